@@ -1,0 +1,19 @@
+"""Names and queues of the background tasks. Apps queue by name after commit; only the worker knows the code."""
+
+TRAIN_RUN = "claw.train_run"
+REFRESH_VERSION = "claw.refresh_version"
+RECONCILE_ENGINES = "claw.reconcile_engines"
+CLOSE_IDLE_TRAJECTORIES = "claw.close_idle_trajectories"
+RESCUE_RUNS = "claw.rescue_runs"
+
+QUEUE_CPU = "cpu"
+QUEUE_TRAIN = "train"
+QUEUE_REFRESH = "refresh"
+
+ROUTES: dict[str, str] = {
+    TRAIN_RUN: QUEUE_TRAIN,
+    REFRESH_VERSION: QUEUE_REFRESH,
+    RECONCILE_ENGINES: QUEUE_REFRESH,
+    CLOSE_IDLE_TRAJECTORIES: QUEUE_CPU,
+    RESCUE_RUNS: QUEUE_CPU,
+}

@@ -1,0 +1,134 @@
+"""What the train task and the trainer process say to each other, through files in the run's folder.
+
+Layout: `job.json`, `inbox/batch-%06d.json`, `inbox/stop`, `events.jsonl`, `trainer.log`, `checkpoints/step-%06d/`,
+`adapters/step-%06d/`. Every file but the two logs appears by an atomic rename. Token ids and log-probs are the engine's own.
+"""
+
+from dataclasses import dataclass, field
+
+JOB_FILE = "job.json"
+EVENTS_FILE = "events.jsonl"
+LOG_FILE = "trainer.log"
+STOP_FILE = "inbox/stop"
+
+
+def batch_file(step: int) -> str:
+    """Return the name, inside the run's folder, of the batch for `step` (counted from 1)."""
+    return f"inbox/batch-{step:06d}.json"
+
+
+def checkpoint_dir(step: int) -> str:
+    """Return the name, inside the run's folder, of the checkpoint after `step`."""
+    return f"checkpoints/step-{step:06d}"
+
+
+def adapter_dir(step: int) -> str:
+    """Return the name, inside the run's folder, of the adapter after `step`."""
+    return f"adapters/step-{step:06d}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoraSettings:
+    """Low-rank adapter on every linear layer. `alpha / rank` scales the update."""
+
+    rank: int
+    alpha: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class LossSettings:
+    """Clipped policy gradient against the engine's own log-probs (PPO, arXiv 1707.06347; asymmetric clip, 2503.14476)."""
+
+    clip_low: float
+    clip_high: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class OptimizerSettings:
+    """AdamW without weight decay. `minibatch_samples` samples make one optimizer step; one epoch over the batch."""
+
+    learning_rate: float
+    max_grad_norm: float
+    minibatch_samples: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Probe:
+    """A fixed sequence on which trainer and engine must agree.
+
+    `token_ids` has length T; `logprobs[i]` (nats, temperature 1) is that of `token_ids[i + 1]`, so it has length T - 1.
+    """
+
+    token_ids: tuple[int, ...]
+    logprobs: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainJob:
+    """Everything one trainer process needs to know; read once at its start."""
+
+    run_id: str
+    base_model_dir: str
+    initial_adapter_dir: str | None
+    n_steps: int
+    lora: LoraSettings
+    loss: LossSettings
+    optimizer: OptimizerSettings
+    zero_stage: int
+    max_tokens_per_microbatch: int
+    seed: int
+    device: str
+    """"cpu" or "cuda"."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainSample:
+    """One step of a trajectory: the context the model saw and what it sampled.
+
+    `completion_ids` and `logprobs` have equal length; the log-probs are the engine's, at `temperature`.
+    `advantage` belongs to the trajectory and is broadcast to every completion token.
+    """
+
+    step_id: str
+    trajectory_id: str
+    prompt_ids: tuple[int, ...]
+    completion_ids: tuple[int, ...]
+    logprobs: tuple[float, ...]
+    advantage: float
+    temperature: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainBatch:
+    """What one step of a run trains on. `step` counts from 1. The probe comes back with log-probs filled in."""
+
+    step: int
+    samples: tuple[TrainSample, ...]
+    probe: Probe
+
+
+@dataclass(frozen=True, kw_only=True)
+class AdapterFiles:
+    """A finished adapter: its folder, and the SHA-256 over its files in name order."""
+
+    path: str
+    sha256: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainerEvent:
+    """One line of `events.jsonl`.
+
+    kind: "ready" (model loaded; `step` = last finished step, 0 on a fresh start), "step" (step trained, checkpointed and
+    written as an adapter: `metrics`, `adapter` and `probe` are set), "done" (n_steps reached), "stopped" (asked to stop;
+    a checkpoint of the last finished step exists), "failed" (`message` says why, in words for a person).
+    """
+
+    kind: str
+    step: int
+    at: float
+    """Unix time, seconds."""
+    metrics: dict[str, float] = field(default_factory=dict)
+    adapter: AdapterFiles | None = None
+    probe: Probe | None = None
+    message: str = ""
