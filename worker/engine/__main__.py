@@ -1,0 +1,36 @@
+"""Start one engine in place of this process: `python -m worker.engine --model DIR --served-name NAME --port N`."""
+
+import argparse
+import os
+import sys
+from pathlib import Path
+
+from worker.engine.launch import EngineSettings, EngineSettingsError, build_command, count_cores, detect_device
+
+
+def parse_settings(arguments: list[str] | None = None) -> EngineSettings:
+    """Read the command line; a wrong value ends the process with a message, as argparse does."""
+    parser = argparse.ArgumentParser(prog="worker.engine", description="Serve one model with vLLM.")
+    parser.add_argument("--model", type=Path, required=True, help="model folder")
+    parser.add_argument("--served-name", required=True, help="name of the base model in requests")
+    parser.add_argument("--port", type=int, required=True)
+    parser.add_argument("--dtype", choices=["bfloat16", "float32"], default="bfloat16")
+    parser.add_argument("--max-model-len", type=int, default=2048, help="tokens of prompt and answer together")
+    parser.add_argument("--max-loras", type=int, default=4, help="adapters that can answer at the same moment")
+    parser.add_argument("--max-lora-rank", type=int, default=32)
+    parser.add_argument("--device", choices=["cpu", "cuda"], default=detect_device())
+    options = parser.parse_args(arguments)
+    try:
+        return EngineSettings(**vars(options), n_cores=count_cores())
+    except EngineSettingsError as error:
+        parser.error(str(error))
+
+
+def main() -> None:
+    """Replace this process by vLLM, so that signals and the exit status reach the supervisor unchanged."""
+    argv, environment = build_command(parse_settings(), python=sys.executable, base_env=dict(os.environ))
+    os.execve(argv[0], argv, environment)  # noqa: S606 - no shell is wanted
+
+
+if __name__ == "__main__":
+    main()
