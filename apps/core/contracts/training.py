@@ -79,6 +79,8 @@ class TrainJob:
     seed: int
     device: str
     """"cpu" or "cuda"."""
+    precision: str = "bf16"
+    """"bf16": autocast over fp32 weights; "fp32": exact, for tests and comparisons."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,7 +111,7 @@ class TrainBatch:
 
 @dataclass(frozen=True, kw_only=True)
 class AdapterFiles:
-    """A finished adapter: its folder, and the SHA-256 over its files in name order."""
+    """A finished adapter: its folder, and `contracts.checksum.hash_folder` of it."""
 
     path: str
     sha256: str
@@ -117,7 +119,14 @@ class AdapterFiles:
 
 @dataclass(frozen=True, kw_only=True)
 class TrainerEvent:
-    """One line of `events.jsonl`.
+    """One line of `events.jsonl`. A last line without its newline is still being written: leave it.
+
+    `metrics` of a "step" (means are over the completion tokens of the whole step unless said otherwise):
+    loss; kl (k3 estimate of the divergence from the behaviour policy); ratio_mean, ratio_max (new over engine's
+    probability); clip_fraction; ess (effective sample size as a fraction, 0..1); entropy (nats, at the sampling
+    temperature); grad_norm (before clipping, mean over the optimizer steps); mean_logprob_diff (mean absolute gap between
+    trainer and engine on the first minibatch, before any update); tokens (prompt and completion, as computed);
+    tokens_per_s; seconds; learning_rate; samples.
 
     kind: "ready" (model loaded; `step` = last finished step, 0 on a fresh start), "step" (step trained, checkpointed and
     written as an adapter: `metrics`, `adapter` and `probe` are set), "done" (n_steps reached), "stopped" (asked to stop;

@@ -1,0 +1,53 @@
+"""Who is calling, and what they may do: one `Caller` for people and keys. Every door asks here."""
+
+from dataclasses import dataclass
+
+from apps.accounts.models import ApiKey, Project, Role, Scope, User
+from apps.core.errors import Forbidden, NotFound
+
+
+@dataclass(frozen=True, kw_only=True)
+class Caller:
+    """A person or a key. A key belongs to one agent, so it sees that agent's project only."""
+
+    user: User | None = None
+    key: ApiKey | None = None
+
+    @property
+    def name(self) -> str:
+        """For the audit log."""
+        if self.key is not None:
+            return f"key {self.key}"
+        return self.user.email if self.user else "nobody"
+
+    def role_in(self, project: Project) -> Role | None:
+        """The caller's role in the project's team; None for a stranger. Keys count as reviewer or trainer by scope."""
+        if self.key is not None:
+            if self.key.agent.project_id != project.id:
+                return None
+            return Role.TRAINER if self.key.scope == Scope.MANAGE else Role.REVIEWER
+        return self.user.role_in(project) if self.user else None
+
+
+def require_role(caller: Caller, project: Project, role: Role) -> None:
+    """Raise NotFound for strangers (they must not learn that it exists), Forbidden for too small a role."""
+    has = caller.role_in(project)
+    if has is None:
+        raise NotFound("no such project")
+    if not has.includes(role):
+        raise Forbidden(f"this needs the role {role.label.lower()}; you are {has.label.lower()}: ask an owner of the team")
+
+
+def find_project(caller: Caller, slug: str | None, *, role: Role = Role.VIEWER) -> Project:
+    """Return the project `slug`, or the key's own when `slug` is None, if the caller has `role` in it."""
+    if slug is None:
+        if caller.key is None:
+            raise NotFound("say which project: ?project=<slug>")
+        project = caller.key.agent.project
+    else:
+        found = Project.objects.select_related("team").filter(slug=slug).first()
+        if found is None:
+            raise NotFound("no such project")
+        project = found
+    require_role(caller, project, role)
+    return project

@@ -1,0 +1,99 @@
+"""Every change to people, teams, projects, agents and keys. Knows nothing of what agents say."""
+
+from datetime import datetime
+
+from django.db import transaction
+from django.utils import timezone
+from django.utils.text import slugify
+
+from apps.accounts.models import Agent, ApiKey, AuditEvent, Membership, Project, Role, Scope, Team, User, hash_key
+from apps.core.errors import Conflict, InvalidInput
+from apps.core.notices import ROUTES_CHANGED, notify_processes
+
+
+def create_user(*, email: str, password: str, name: str = "", is_staff: bool = False) -> User:
+    """Create a person who can log in."""
+    if User.objects.filter(email__iexact=email).exists():
+        raise Conflict(f"{email} has an account already", field="email")
+    return User.objects.create_user(email, password, name=name, is_staff=is_staff, is_superuser=is_staff)
+
+
+@transaction.atomic
+def create_team(*, name: str, owner: User) -> Team:
+    """Create a team with its first owner."""
+    team = Team.objects.create(name=name)
+    Membership.objects.create(user=owner, team=team, role=Role.OWNER)
+    record_event(team=team, actor=owner.email, action="team.created", object_id=team.id)
+    return team
+
+
+def add_member(*, team: Team, user: User, role: Role, actor: str) -> Membership:
+    """Add a person to a team, or change their role."""
+    membership, _ = Membership.objects.update_or_create(user=user, team=team, defaults={"role": role})
+    record_event(team=team, actor=actor, action="member.set", object_id=user.id, detail={"role": role})
+    return membership
+
+
+def create_project(*, team: Team, name: str, actor: str, slug: str = "") -> Project:
+    """Create a project; its slug is unique over all teams since it stands in addresses."""
+    slug = slug or slugify(name)
+    if not slug:
+        raise InvalidInput("the name needs at least one letter or digit", field="name")
+    if Project.objects.filter(slug=slug).exists():
+        raise Conflict(f"the address /p/{slug}/ is taken; choose another name", field="name")
+    project = Project.objects.create(team=team, name=name, slug=slug)
+    record_event(team=team, actor=actor, action="project.created", object_id=project.id)
+    return project
+
+
+def create_agent(*, project: Project, name: str, actor: str) -> Agent:
+    """Create an agent in a project."""
+    slug = slugify(name)
+    if not slug:
+        raise InvalidInput("the name needs at least one letter or digit", field="name")
+    if Agent.objects.filter(project=project, slug=slug).exists():
+        raise Conflict(f"this project has an agent {slug} already", field="name")
+    agent = Agent.objects.create(project=project, name=name, slug=slug)
+    record_event(team=project.team, actor=actor, action="agent.created", object_id=agent.id)
+    return agent
+
+
+@transaction.atomic
+def create_key(
+    *,
+    agent: Agent,
+    actor: str,
+    name: str = "",
+    scope: Scope = Scope.AGENT,
+    created_by: User | None = None,
+    expires_at: datetime | None = None,
+) -> tuple[ApiKey, str]:
+    """Return the new key and its secret. The secret exists nowhere else: show it now or never."""
+    secret = ApiKey.make_secret()
+    key = ApiKey.objects.create(
+        agent=agent,
+        name=name,
+        scope=scope,
+        prefix=secret[:9],
+        last_four=secret[-4:],
+        sha256=hash_key(secret),
+        created_by=created_by,
+        expires_at=expires_at,
+    )
+    record_event(team=agent.project.team, actor=actor, action="key.created", object_id=key.id, detail={"scope": scope})
+    notify_processes(ROUTES_CHANGED)
+    return key, secret
+
+
+@transaction.atomic
+def disable_key(*, key: ApiKey, actor: str) -> None:
+    """Switch a key off for good; gateways hear of it at once."""
+    if ApiKey.objects.filter(pk=key.pk, disabled_at=None).update(disabled_at=timezone.now()) != 1:
+        raise Conflict("this key is switched off already")
+    record_event(team=key.agent.project.team, actor=actor, action="key.disabled", object_id=key.id)
+    notify_processes(ROUTES_CHANGED)
+
+
+def record_event(*, team: Team, actor: str, action: str, object_id: str, detail: dict[str, str] | None = None) -> None:
+    """Add a line to the team's audit log."""
+    AuditEvent.objects.create(team=team, actor=actor, action=action, object_id=object_id, detail=detail or {})

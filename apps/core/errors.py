@@ -1,0 +1,47 @@
+"""The one family of errors that services raise. Each door renders them in its own dialect; none knows HTTP's shapes."""
+
+
+class ServiceError(Exception):
+    """Something the caller asked for cannot be done. The message says what to do next."""
+
+    status = 400
+    code = "invalid_request"
+
+    def __init__(self, message: str, *, field: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.field = field
+
+
+class InvalidInput(ServiceError):
+    """A value is out of range or does not fit the others; `field` names it."""
+
+    code = "invalid_input"
+
+
+class NotFound(ServiceError):
+    """No such thing in this team: another team's id and a missing one look the same."""
+
+    status = 404
+    code = "not_found"
+
+
+class Forbidden(ServiceError):
+    """The caller is known and may see the thing, but its role may not do this."""
+
+    status = 403
+    code = "forbidden"
+
+
+class Conflict(ServiceError):
+    """The thing's state does not allow this now."""
+
+    status = 409
+    code = "conflict"
+
+
+class Unavailable(ServiceError):
+    """A part that this needs does not answer; trying again later may help."""
+
+    status = 503
+    code = "unavailable"

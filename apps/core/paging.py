@@ -1,0 +1,29 @@
+"""Keyset paging: newest first by id, no offsets, no counts. Knows only that ids sort by time."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from django.db.models import Model, QuerySet
+
+M = TypeVar("M", bound=Model)
+MAX_LIMIT = 200
+
+
+@dataclass(frozen=True, kw_only=True)
+class Page(Generic[M]):
+    """One page; `next_before` is the id to ask for the following page with, None at the end."""
+
+    items: Sequence[M]
+    next_before: str | None
+
+
+def page_newest_first(rows: QuerySet[M], *, before: str | None, limit: int) -> Page[M]:
+    """Return up to `limit` (1 to 200) rows whose id sorts before `before`."""
+    limit = max(1, min(limit, MAX_LIMIT))
+    if before:
+        rows = rows.filter(pk__lt=before)
+    found = list(rows.order_by("-pk")[: limit + 1])
+    more = len(found) > limit
+    items = found[:limit]
+    return Page(items=items, next_before=str(items[-1].pk) if more else None)

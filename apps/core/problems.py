@@ -1,0 +1,65 @@
+"""Renders errors of the REST API as problem JSON (RFC 9457). Knows nothing of what went wrong beyond the error itself."""
+
+from typing import Any
+
+from django.core.exceptions import PermissionDenied
+from django.http import Http404
+from rest_framework import exceptions
+from rest_framework.response import Response
+from rest_framework.views import exception_handler
+
+from apps.core.errors import ServiceError
+
+CONTENT_TYPE = "application/problem+json"
+
+
+def handle_exception(error: Exception, context: dict[str, Any]) -> Response | None:
+    """DRF's exception handler: services' errors and DRF's own, in one shape."""
+    if isinstance(error, ServiceError):
+        return problem(status=error.status, code=error.code, detail=error.message, field=error.field)
+    if isinstance(error, Http404):
+        error = exceptions.NotFound()
+    elif isinstance(error, PermissionDenied):
+        error = exceptions.PermissionDenied()
+    if not isinstance(error, exceptions.APIException):
+        return None
+    response = exception_handler(error, context)
+    if response is None:
+        return None
+    return _render_api_exception(error, headers=dict(response.headers))
+
+
+def _render_api_exception(error: exceptions.APIException, *, headers: dict[str, str]) -> Response:
+    if isinstance(error, exceptions.ValidationError):
+        fields = error.detail if isinstance(error.detail, dict) else {"": error.detail}
+        first, reasons = next(iter(fields.items()), ("", ["invalid"]))
+        detail = f"{first}: {_first_text(reasons)}" if first and first != "non_field_errors" else _first_text(reasons)
+        return problem(status=400, code="invalid_input", detail=detail, field=str(first), errors=fields)
+    codes = error.get_codes()
+    code = codes if isinstance(codes, str) else "error"
+    return problem(status=error.status_code, code=code, detail=_first_text(error.detail), headers=headers)
+
+
+def _first_text(detail: Any) -> str:
+    while isinstance(detail, (list, tuple, dict)) and detail:
+        detail = next(iter(detail.values())) if isinstance(detail, dict) else detail[0]
+    return str(detail)
+
+
+def problem(
+    *,
+    status: int,
+    code: str,
+    detail: str,
+    field: str = "",
+    errors: Any = None,
+    headers: dict[str, str] | None = None,
+) -> Response:
+    """Return one problem: `type`, `title`, `status`, `detail`, and `field` / `errors` where they help."""
+    body: dict[str, Any] = {"type": f"about:blank#{code}", "title": code.replace("_", " "), "status": status}
+    body |= {"code": code, "detail": detail}
+    if field:
+        body["field"] = field
+    if errors:
+        body["errors"] = errors
+    return Response(body, status=status, content_type=CONTENT_TYPE, headers=headers)

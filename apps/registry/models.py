@@ -1,0 +1,145 @@
+"""Policies, versions, aliases, engines and what is loaded where: which weights speak under which name."""
+
+from django.db import models
+from django.utils import timezone
+
+from apps.accounts.models import Project
+from apps.core.ids import ID_MAX_LENGTH, new_id
+
+
+def new_policy_id() -> str:
+    return new_id("plcy")
+
+
+def new_version_id() -> str:
+    return new_id("ver")
+
+
+def new_engine_id() -> str:
+    return new_id("engn")
+
+
+class Policy(models.Model):
+    """The model line of a project. Clients ask for it by `slug` as the model's name."""
+
+    id = models.CharField(primary_key=True, max_length=ID_MAX_LENGTH, default=new_policy_id, editable=False)
+    project = models.OneToOneField(Project, on_delete=models.PROTECT, related_name="policy")
+    slug = models.SlugField(max_length=60)
+    base_model = models.CharField(max_length=200)  # the name under which engines serve the base weights
+    base_model_dir = models.CharField(max_length=500)  # where trainers read them
+    created_at = models.DateTimeField(default=timezone.now, editable=False)
+
+    class Meta:
+        verbose_name_plural = "policies"
+
+    def __str__(self) -> str:
+        return self.slug
+
+
+class VersionState(models.TextChoices):
+    PUBLISHED = "published"  # files are written, nothing serves them yet
+    READY = "ready"  # verified on an engine
+    FAILED = "failed"  # did not pass; `error` says why
+
+
+class Version(models.Model):
+    """Weights: the base (number 0, no adapter) or a LoRA adapter. Never changed, never renamed."""
+
+    id = models.CharField(primary_key=True, max_length=ID_MAX_LENGTH, default=new_version_id, editable=False)
+    policy = models.ForeignKey(Policy, on_delete=models.PROTECT, related_name="versions")
+    number = models.PositiveIntegerField()
+    parent = models.ForeignKey("self", on_delete=models.PROTECT, null=True, blank=True, related_name="children")
+    engine_name = models.CharField(max_length=200)  # model name to ask an engine for
+    adapter_path = models.CharField(max_length=500, blank=True)
+    sha256 = models.CharField(max_length=64, blank=True)
+    state = models.CharField(max_length=10, choices=VersionState.choices, default=VersionState.PUBLISHED)
+    error = models.TextField(blank=True)
+    lineage = models.JSONField(default=dict)  # run id, step, number of trajectories, base model
+    probe = models.JSONField(default=dict)  # token_ids, logprobs: what the trainer expects of the engine
+    verification = models.JSONField(default=dict)  # mean and max abs difference in nats, engine id
+    created_at = models.DateTimeField(default=timezone.now, editable=False)
+    ready_at = models.DateTimeField(null=True, blank=True)
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(fields=["policy", "number"], name="version_number_is_unique"),
+            models.UniqueConstraint(
+                fields=["engine_name"], condition=~models.Q(adapter_path=""), name="adapter_name_is_never_reused"
+            ),
+            models.CheckConstraint(
+                condition=models.Q(state__in=VersionState.values), name="version_state_is_known"
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.policy.slug}@v{self.number}"
+
+    @property
+    def is_base(self) -> bool:
+        return self.adapter_path == ""
+
+
+class AliasName(models.TextChoices):
+    LIVE = "live"
+    CANDIDATE = "candidate"
+    PREVIOUS = "previous"
+
+
+class Alias(models.Model):
+    """A moving name for a version of a policy."""
+
+    policy = models.ForeignKey(Policy, on_delete=models.CASCADE, related_name="aliases")
+    name = models.CharField(max_length=10, choices=AliasName.choices)
+    version = models.ForeignKey(Version, on_delete=models.PROTECT, related_name="aliases")
+    switched_at = models.DateTimeField(default=timezone.now)
+
+    class Meta:
+        verbose_name_plural = "aliases"
+        constraints = [models.UniqueConstraint(fields=["policy", "name"], name="alias_is_unique_in_policy")]
+
+    def __str__(self) -> str:
+        return f"{self.policy_id}@{self.name}"
+
+
+class EngineState(models.TextChoices):
+    UNKNOWN = "unknown"
+    UP = "up"
+    DOWN = "down"
+
+
+class Engine(models.Model):
+    """A rollout replica: one server that answers model calls."""
+
+    id = models.CharField(primary_key=True, max_length=ID_MAX_LENGTH, default=new_engine_id, editable=False)
+    base_url = models.URLField(unique=True)  # without /v1
+    base_model = models.CharField(max_length=200, blank=True)  # learned from the engine
+    state = models.CharField(max_length=10, choices=EngineState.choices, default=EngineState.UNKNOWN)
+    is_enabled = models.BooleanField(default=True)
+    last_seen_at = models.DateTimeField(null=True, blank=True)
+    last_error = models.TextField(blank=True)
+    created_at = models.DateTimeField(default=timezone.now, editable=False)
+
+    def __str__(self) -> str:
+        return self.base_url
+
+
+class DeploymentState(models.TextChoices):
+    LOADED = "loaded"
+    UNLOADED = "unloaded"
+    FAILED = "failed"
+
+
+class Deployment(models.Model):
+    """That a version is, or was, on an engine. The base weights need none."""
+
+    version = models.ForeignKey(Version, on_delete=models.CASCADE, related_name="deployments")
+    engine = models.ForeignKey(Engine, on_delete=models.CASCADE, related_name="deployments")
+    state = models.CharField(max_length=10, choices=DeploymentState.choices)
+    changed_at = models.DateTimeField(default=timezone.now)
+    error = models.TextField(blank=True)
+
+    class Meta:
+        constraints = [models.UniqueConstraint(fields=["version", "engine"], name="deployment_is_unique")]
+
+    def __str__(self) -> str:
+        return f"{self.version_id} {self.state} on {self.engine_id}"

@@ -1,0 +1,209 @@
+"""The pool: exchanges as they happened (ledger), and the trajectories and steps folded out of them."""
+
+from typing import Any
+
+from django.contrib.postgres.fields import ArrayField
+from django.db import models
+from django.utils import timezone
+
+from apps.accounts.models import Agent, ApiKey, Project
+from apps.core.ids import ID_MAX_LENGTH, new_id
+from apps.registry.models import Version
+
+
+def new_exchange_id() -> str:
+    return new_id("exch")
+
+
+def new_trajectory_id() -> str:
+    return new_id("traj")
+
+
+def new_step_id() -> str:
+    return new_id("step")
+
+
+class ExchangeStatus(models.TextChoices):
+    COMPLETE = "complete"
+    ABORTED = "aborted"  # the client went away; what had come is kept
+    ERROR = "error"  # no usable answer
+
+
+class Exchange(models.Model):
+    """One captured call, raw. Written by the gateway with plain SQL (`exchange_log.py`), never changed but for `folded_at`.
+
+    Columns that carry what a client or an engine said are bytes: nothing a client sends can make the insert fail.
+    The ids are not foreign keys for the same reason.
+    """
+
+    id = models.CharField(primary_key=True, max_length=ID_MAX_LENGTH, default=new_exchange_id, editable=False)
+    project_id = models.CharField(max_length=ID_MAX_LENGTH)
+    agent_id = models.CharField(max_length=ID_MAX_LENGTH)
+    key_id = models.CharField(max_length=ID_MAX_LENGTH)
+    version_id = models.CharField(max_length=ID_MAX_LENGTH, blank=True)  # the weights that spoke
+    engine_id = models.CharField(max_length=ID_MAX_LENGTH, blank=True)
+    trajectory_id = models.CharField(max_length=ID_MAX_LENGTH, blank=True)  # named by the client, checked
+    session_key = models.CharField(max_length=400, blank=True)  # named by the client, free text
+    dialect = models.CharField(max_length=20)  # "chat"
+    response_id = models.CharField(max_length=80, blank=True)  # chatcmpl-…, as the agent was told
+    request = models.BinaryField()  # the body as received
+    headers = models.BinaryField()  # JSON object of the headers kept for session finding
+    response = models.BinaryField(null=True)  # the whole answer as one JSON object in the dialect's non-streamed shape
+    prompt_token_ids = models.BinaryField(null=True)  # int32 little-endian, (P,)
+    completion_token_ids = ArrayField(models.BinaryField(), default=list)  # one int32 array a choice, (T,)
+    completion_logprobs = ArrayField(models.BinaryField(), default=list)  # one float32 array a choice, (T,), nats
+    sampling = models.BinaryField()  # JSON: the sampling parameters as sent to the engine
+    status = models.CharField(max_length=10, choices=ExchangeStatus.choices)
+    error = models.TextField(blank=True)
+    is_streamed = models.BooleanField()
+    is_exact = models.BooleanField()  # ids and log-probs are the engine's own and of equal length
+    started_at = models.DateTimeField()
+    first_token_at = models.DateTimeField(null=True)
+    ended_at = models.DateTimeField()
+    folded_at = models.DateTimeField(null=True)
+    fold_error = models.TextField(blank=True)
+
+    class Meta:
+        indexes = [
+            models.Index(fields=["id"], condition=models.Q(folded_at=None), name="exchange_unfolded"),
+            models.Index(fields=["response_id"], condition=~models.Q(response_id=""), name="exchange_by_response"),
+        ]
+
+    def __str__(self) -> str:
+        return self.id
+
+
+class TrajectoryState(models.TextChoices):
+    OPEN = "open"
+    COMPLETE = "complete"
+
+
+class Channel(models.TextChoices):
+    TRAIN = "train"
+    VAL = "val"
+
+
+class Trajectory(models.Model):
+    """One session or episode: a tree of steps."""
+
+    id = models.CharField(primary_key=True, max_length=ID_MAX_LENGTH, default=new_trajectory_id, editable=False)
+    project = models.ForeignKey(Project, on_delete=models.PROTECT, related_name="trajectories")
+    agent = models.ForeignKey(Agent, on_delete=models.PROTECT, related_name="trajectories")
+    key = models.ForeignKey(ApiKey, on_delete=models.SET_NULL, null=True, related_name="+")
+    session_key = models.CharField(max_length=400, blank=True)
+    channel = models.CharField(max_length=10, choices=Channel.choices, default=Channel.TRAIN)
+    group = models.CharField(max_length=100, blank=True)  # tries at one prompt share it
+    metadata = models.JSONField(default=dict)
+    state = models.CharField(max_length=10, choices=TrajectoryState.choices, default=TrajectoryState.OPEN)
+    title = models.CharField(max_length=200, blank=True)  # the first user message, cut
+    reward = models.FloatField(null=True)  # what the labels add up to; kept by services.set_rewards
+    is_excluded = models.BooleanField(default=False)  # a person keeps it out of training
+    n_steps = models.PositiveIntegerField(default=0)
+    n_prompt_tokens = models.PositiveBigIntegerField(default=0)
+    n_completion_tokens = models.PositiveBigIntegerField(default=0)
+    has_error = models.BooleanField(default=False)
+    started_at = models.DateTimeField(default=timezone.now)
+    last_step_at = models.DateTimeField(default=timezone.now)
+    completed_at = models.DateTimeField(null=True, blank=True)
+
+    class Meta:
+        verbose_name_plural = "trajectories"
+        indexes = [
+            models.Index(fields=["project", "-id"], name="trajectory_by_project"),
+            models.Index(fields=["project", "channel", "state", "id"], name="trajectory_for_training"),
+            models.Index(
+                fields=["last_step_at"], condition=models.Q(state="open"), name="trajectory_open_by_last_step"
+            ),
+        ]
+        constraints = [
+            models.UniqueConstraint(
+                fields=["agent", "session_key"],
+                condition=models.Q(state="open") & ~models.Q(session_key=""),
+                name="one_open_trajectory_a_session",
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return self.id
+
+
+class SideCall(models.TextChoices):
+    """Calls beside the main chain of a session. Kept, labelled, left out of training."""
+
+    NONE = ""
+    TITLE = "title"
+    FLUSH = "flush"
+    COMPACTION = "compaction"
+    HEARTBEAT = "heartbeat"
+    SUBAGENT = "subagent"
+    OTHER = "other"
+
+
+class Step(models.Model):
+    """One model call in a trajectory: state = prompt ids, action = completion ids.
+
+    The prompt is a node of the trajectory's token trie: it shares its first `shared_tokens` tokens with
+    `parent`'s prompt + completion; `tail_token_ids` holds what follows. Messages are stored the same way.
+    """
+
+    id = models.CharField(primary_key=True, max_length=ID_MAX_LENGTH, default=new_step_id, editable=False)
+    trajectory = models.ForeignKey(Trajectory, on_delete=models.CASCADE, related_name="steps")
+    exchange_id = models.CharField(max_length=ID_MAX_LENGTH)
+    choice = models.PositiveSmallIntegerField(default=0)
+    index = models.PositiveIntegerField()  # order in the trajectory, from 0
+    parent = models.ForeignKey("self", on_delete=models.CASCADE, null=True, blank=True, related_name="children")
+    chain = models.CharField(max_length=64, blank=True)  # hash of system text and tools
+    side_call = models.CharField(max_length=12, choices=SideCall.choices, default=SideCall.NONE, blank=True)
+    version = models.ForeignKey(Version, on_delete=models.PROTECT, null=True, related_name="steps")
+    response_id = models.CharField(max_length=80, blank=True)
+    shared_tokens = models.PositiveIntegerField(default=0)
+    tail_token_ids = models.BinaryField()  # int32 little-endian
+    completion_token_ids = models.BinaryField()  # int32 little-endian, (T,)
+    logprobs = models.BinaryField()  # float32 little-endian, (T,), nats, at the sampling temperature
+    shared_messages = models.PositiveIntegerField(default=0)
+    tail_messages = models.BinaryField()  # JSON list, chat shape
+    answer = models.BinaryField()  # JSON assistant message, chat shape
+    answer_digests = ArrayField(models.CharField(max_length=64), default=list)  # anchors: tool-call ids, text hash
+    tools_digest = models.CharField(max_length=64, blank=True)
+    n_prompt_tokens = models.PositiveIntegerField(default=0)
+    n_completion_tokens = models.PositiveIntegerField(default=0)
+    finish_reason = models.CharField(max_length=30, blank=True)
+    status = models.CharField(max_length=10, choices=ExchangeStatus.choices)
+    is_exact = models.BooleanField()
+    is_excluded = models.BooleanField(default=False)
+    temperature = models.FloatField(default=1.0)
+    top_p = models.FloatField(default=1.0)
+    top_k = models.IntegerField(default=-1)
+    reward = models.FloatField(null=True)
+    started_at = models.DateTimeField()
+    ended_at = models.DateTimeField()
+
+    class Meta:
+        ordering = ["trajectory", "index"]
+        indexes = [
+            models.Index(fields=["response_id"], condition=~models.Q(response_id=""), name="step_by_response"),
+        ]
+        constraints = [
+            models.UniqueConstraint(fields=["trajectory", "index"], name="step_index_is_unique"),
+            models.UniqueConstraint(fields=["exchange_id", "choice"], name="exchange_is_folded_once"),
+        ]
+
+    def __str__(self) -> str:
+        return self.id
+
+
+class Tools(models.Model):
+    """A list of tool definitions, stored once by content hash."""
+
+    project = models.ForeignKey(Project, on_delete=models.CASCADE, related_name="+")
+    digest = models.CharField(max_length=64)
+    body = models.BinaryField()  # JSON list
+
+    class Meta:
+        verbose_name_plural = "tools"
+        constraints = [models.UniqueConstraint(fields=["project", "digest"], name="tools_are_stored_once")]
+
+    def __str__(self) -> str:
+        return self.digest
+
+

@@ -1,0 +1,20 @@
+"""One ASGI process: the gateway (Starlette) takes the token path, Channels the sockets, Django everything else."""
+
+import os
+
+os.environ.setdefault("DJANGO_SETTINGS_MODULE", "clawplatform.settings")
+
+from django.core.asgi import get_asgi_application
+
+django_application = get_asgi_application()  # Loads the apps; what follows may import models.
+
+from channels.auth import AuthMiddlewareStack
+from channels.routing import ProtocolTypeRouter, URLRouter
+from channels.security.websocket import AllowedHostsOriginValidator
+
+from apps.console.routing import websocket_urlpatterns
+from apps.gateway.app import GatewayDoor
+from clawplatform import celery as celery
+
+sockets = AllowedHostsOriginValidator(AuthMiddlewareStack(URLRouter(websocket_urlpatterns)))
+application = GatewayDoor(ProtocolTypeRouter({"http": django_application, "websocket": sockets}))

@@ -1,0 +1,90 @@
+"""The only reader of environment variables on the web side. `.env.example` lists the same names; a test compares them."""
+
+import secrets
+from functools import cache
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import Field, field_validator
+from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
+
+ROOT = Path(__file__).resolve().parent.parent
+DEFAULT_MODEL = "smollm2-135m-instruct"
+
+
+class Env(BaseSettings):
+    """Each field is one variable; empty means the default."""
+
+    model_config = SettingsConfigDict(env_file=ROOT / ".env", env_ignore_empty=True, extra="ignore")
+
+    data_dir: Path = Field(default=ROOT / "var", alias="CLAW_DATA_DIR")
+    cache_dir: Path = Field(default=Path("~/.cache/claw-platform"), alias="CLAW_CACHE_DIR")
+    host: str = Field(default="127.0.0.1", alias="CLAW_HOST")
+    port: int = Field(default=8000, alias="CLAW_PORT")
+    base_url: str = Field(default="", alias="CLAW_BASE_URL")
+    engine_port: int = Field(default=8100, alias="CLAW_ENGINE_PORT")
+    engine_dtype: str = Field(default="bfloat16", alias="CLAW_ENGINE_DTYPE")
+    secret_key: str = Field(default="", alias="CLAW_SECRET_KEY")
+    debug: bool = Field(default=False, alias="CLAW_DEBUG")
+    allowed_hosts: str = Field(default="", alias="CLAW_ALLOWED_HOSTS")
+    ml_python: Path = Field(default=ROOT / ".venv-ml/bin/python", alias="CLAW_ML_PYTHON")
+    model: Path | None = Field(default=None, alias="CLAW_MODEL")
+    idle_close_s: int = Field(default=1800, alias="CLAW_IDLE_CLOSE_S")
+    database_url: str = Field(default="", alias="DATABASE_URL")
+    redis_url: str = Field(default="", alias="REDIS_URL")
+    engine_urls: Annotated[tuple[str, ...], NoDecode] = Field(default=(), alias="ENGINE_URLS")
+
+    @field_validator("engine_urls", mode="before")
+    @classmethod
+    def split_urls(cls, value: object) -> object:
+        """Read a comma-separated list."""
+        if isinstance(value, str):
+            return tuple(url.strip().rstrip("/") for url in value.split(",") if url.strip())
+        return value
+
+    def model_post_init(self, _context: object, /) -> None:
+        """Resolve the folders once, so that every process sees absolute paths."""
+        self.data_dir = self.data_dir.expanduser().resolve()
+        self.cache_dir = self.cache_dir.expanduser().resolve()
+
+    @property
+    def model_dir(self) -> Path:
+        """Folder of the base model that the local engine serves and runs start from."""
+        chosen = self.model or self.cache_dir / "models" / DEFAULT_MODEL
+        return chosen.expanduser().resolve()
+
+    @property
+    def public_base_url(self) -> str:
+        """Address by which agents and browsers reach us, without a trailing slash."""
+        return self.base_url.rstrip("/") or f"http://{self.host}:{self.port}"
+
+    @property
+    def hosts(self) -> list[str]:
+        """Host names that the web process answers to."""
+        named = [host.strip() for host in self.allowed_hosts.split(",") if host.strip()]
+        return named or ["127.0.0.1", "localhost", "[::1]", self.host]
+
+
+@cache
+def read_env() -> Env:
+    """Return the environment, read once a process."""
+    return Env()
+
+
+def read_secret_key(env: Env) -> str:
+    """Return the signing key: the variable, else one made once and kept in the data directory (mode 0600)."""
+    if env.secret_key:
+        return env.secret_key
+    path = env.data_dir / "secret_key"
+    if not path.exists():
+        env.data_dir.mkdir(parents=True, exist_ok=True)
+        draft = path.with_name(f".secret_key.{secrets.token_hex(4)}")
+        draft.touch(mode=0o600)
+        draft.write_text(secrets.token_urlsafe(50))
+        try:
+            path.hardlink_to(draft)  # Of two processes that start at once the first one's key stands.
+        except FileExistsError:
+            pass
+        finally:
+            draft.unlink()
+    return path.read_text().strip()

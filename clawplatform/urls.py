@@ -1,0 +1,17 @@
+"""Addresses of everything that is not a model call. Model calls (`/v1/*`, `/t/<id>/v1/*`) never reach Django."""
+
+from django.contrib import admin
+from django.urls import include, path
+from drf_spectacular.views import SpectacularAPIView, SpectacularSwaggerView
+
+urlpatterns = [
+    path("", include("apps.console.urls")),
+    path("api/v1/", include("apps.accounts.api.urls")),
+    path("api/v1/", include("apps.registry.api.urls")),
+    path("api/v1/", include("apps.trajectories.api.urls")),
+    path("api/v1/", include("apps.feedback.api.urls")),
+    path("api/v1/", include("apps.training.api.urls")),
+    path("api/schema", SpectacularAPIView.as_view(), name="schema"),
+    path("api/docs", SpectacularSwaggerView.as_view(url_name="schema"), name="docs"),
+    path("admin/", admin.site.urls),
+]

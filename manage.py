@@ -1,0 +1,16 @@
+#!/usr/bin/env python
+"""Entry point of Django's commands, `up` and `doctor` among them."""
+
+import os
+import sys
+
+
+def main() -> None:
+    os.environ.setdefault("DJANGO_SETTINGS_MODULE", "clawplatform.settings")
+    from django.core.management import execute_from_command_line  # noqa: PLC0415 (settings first)
+
+    execute_from_command_line(sys.argv)
+
+
+if __name__ == "__main__":
+    main()

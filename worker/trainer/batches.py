@@ -1,0 +1,164 @@
+"""From a TrainBatch to what the model computes: checks, minibatches, padded micro-batches.
+
+Axes: B samples of a micro-batch, T positions, K positions whose next token is a completion token of some sample.
+Knows nothing of models, losses or processes beyond their number. Deterministic in (seed, step): every rank cuts the same
+batch in the same way, and so does a run that was resumed.
+"""
+
+import math
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from apps.core.contracts.training import TrainBatch, TrainSample
+from worker.trainer.errors import BatchError
+
+PAD = 0  # padding stands to the right, where a causal model cannot see it
+
+
+@dataclass(frozen=True, kw_only=True)
+class MicroBatch:
+    """What goes through the model at once.
+
+    input_ids (B, T). The last K + 1 positions hold every completion; `targets`, `mask`, `engine_logprobs` (B, K) belong
+    to the tokens at T-K..T-1, predicted from T-K-1..T-2. advantages, temperatures (B,). `n_real` counts the tokens that are not
+    padding. A filler (mask all false) lets a rank with less work keep step with the others.
+    """
+
+    input_ids: Tensor
+    targets: Tensor
+    mask: Tensor
+    engine_logprobs: Tensor
+    advantages: Tensor
+    temperatures: Tensor
+    n_real: int
+
+    def to(self, device: torch.device) -> "MicroBatch":
+        """Return a copy whose tensors are on `device`."""
+        moved = {name: value.to(device) for name, value in vars(self).items() if isinstance(value, Tensor)}
+        return MicroBatch(**moved, n_real=self.n_real)
+
+
+def check_batch(batch: TrainBatch, *, step: int, vocab_size: int, max_length: int) -> None:
+    """Raise BatchError, naming the sample, if training on `batch` would be meaningless or wrong."""
+    if batch.step != step:
+        raise BatchError(f"Expected the batch of step {step}, got the one of step {batch.step}.")
+    if not batch.samples:
+        raise BatchError(f"The batch of step {step} is empty: nothing was selected to train on.")
+    for sample in batch.samples:
+        _check_sample(sample, vocab_size=vocab_size, max_length=max_length)
+    if all(sample.advantage == 0 for sample in batch.samples):
+        raise BatchError(
+            f"Every advantage in the batch of step {step} is zero, so it would change nothing: all rewards equal their "
+            "baseline. Collect trajectories with differing rewards, or use the EMA estimator if each prompt occurs once."
+        )
+    _check_probe(batch.probe.token_ids, vocab_size=vocab_size, max_length=max_length)
+
+
+def _check_sample(sample: TrainSample, *, vocab_size: int, max_length: int) -> None:
+    where = f"Sample {sample.step_id}"
+    ids, logprobs = sample.completion_ids, sample.logprobs
+    if not sample.prompt_ids or not ids:
+        raise BatchError(f"{where} has an empty prompt or completion.")
+    if len(ids) != len(logprobs):
+        raise BatchError(f"{where} has {len(ids)} completion tokens but {len(logprobs)} log-probs.")
+    if len(sample.prompt_ids) + len(ids) > max_length:
+        raise BatchError(f"{where} is longer than the model's {max_length} positions.")
+    if not _are_known((*sample.prompt_ids, *ids), vocab_size=vocab_size):
+        raise BatchError(f"{where} holds token ids outside the model's vocabulary of {vocab_size}: another tokenizer's?")
+    if not math.isfinite(sample.advantage) or not all(map(math.isfinite, logprobs)):
+        raise BatchError(f"{where} has an advantage or log-prob that is not a finite number.")
+    if any(logprob > 1e-3 for logprob in logprobs):
+        raise BatchError(f"{where} has a log-prob above zero.")
+    if not sample.temperature > 0:
+        raise BatchError(f"{where} was sampled at temperature {sample.temperature}: greedy samples cannot be trained on.")
+
+
+def _check_probe(token_ids: Sequence[int], *, vocab_size: int, max_length: int) -> None:
+    if not 2 <= len(token_ids) <= max_length or not _are_known(token_ids, vocab_size=vocab_size):
+        raise BatchError(f"The probe must be 2 to {max_length} token ids of the model's vocabulary.")
+
+
+def _are_known(token_ids: Sequence[int], *, vocab_size: int) -> bool:
+    return min(token_ids) >= 0 and max(token_ids) < vocab_size
+
+
+def split_minibatches(
+    samples: Sequence[TrainSample], *, minibatch_samples: int, seed: int, step: int
+) -> list[list[TrainSample]]:
+    """Return the samples, shuffled, in near-equal parts of about `minibatch_samples`: one optimizer step each.
+
+    Near-equal, because a last part of one or two samples would be a step of full size on next to no evidence.
+    """
+    shuffled = list(samples)
+    random.Random(f"{seed}/{step}").shuffle(shuffled)  # noqa: S311  reproducible, not secret
+    n_parts = max(1, round(len(shuffled) / minibatch_samples))
+    bounds = [len(shuffled) * part // n_parts for part in range(n_parts + 1)]
+    return [shuffled[start:end] for start, end in zip(bounds, bounds[1:], strict=False)]
+
+
+def plan_micro_batches(
+    samples: Sequence[TrainSample], *, max_tokens: int, n_ranks: int
+) -> list[list[list[TrainSample]]]:
+    """Return for each rank its groups of samples; all ranks get the same number of groups (a short one gets empty ones).
+
+    Sorted by length, then dealt out like cards, so that the padding in each group is small and the ranks' work is even.
+    A group's padded size stays within `max_tokens`; a single longer sample goes alone.
+    """
+    ordered = sorted(samples, key=_length)
+    plans = [_pack(ordered[rank::n_ranks], max_tokens=max_tokens) for rank in range(n_ranks)]
+    n_groups = max(len(plan) for plan in plans)
+    return [plan + [[] for _ in range(n_groups - len(plan))] for plan in plans]
+
+
+def _pack(ordered: Sequence[TrainSample], *, max_tokens: int) -> list[list[TrainSample]]:
+    groups: list[list[TrainSample]] = []
+    for sample in ordered:  # lengths rise, so this sample's length is the padded length of the group it joins
+        if groups and (len(groups[-1]) + 1) * _length(sample) <= max_tokens:
+            groups[-1].append(sample)
+        else:
+            groups.append([sample])
+    return groups
+
+
+def _length(sample: TrainSample) -> int:
+    return len(sample.prompt_ids) + len(sample.completion_ids)
+
+
+def build_micro_batch(samples: Sequence[TrainSample]) -> MicroBatch:
+    """Return the padded tensors of one group (not empty)."""
+    n_positions = max(map(_length, samples))
+    n_kept = n_positions - min(len(sample.prompt_ids) for sample in samples)
+    ids = torch.full((len(samples), n_positions), PAD)  # (B, T)
+    mask = torch.zeros((len(samples), n_positions), dtype=torch.bool)
+    logprobs = torch.zeros((len(samples), n_positions))
+    for row, sample in enumerate(samples):
+        start, end = len(sample.prompt_ids), _length(sample)
+        ids[row, :end] = torch.tensor(sample.prompt_ids + sample.completion_ids)
+        mask[row, start:end] = True
+        logprobs[row, start:end] = torch.tensor(sample.logprobs)
+    return MicroBatch(
+        input_ids=ids,
+        targets=ids[:, -n_kept:],
+        mask=mask[:, -n_kept:],
+        engine_logprobs=logprobs[:, -n_kept:],
+        advantages=torch.tensor([sample.advantage for sample in samples]),
+        temperatures=torch.tensor([sample.temperature for sample in samples]),
+        n_real=sum(map(_length, samples)),
+    )
+
+
+def build_filler() -> MicroBatch:
+    """Return a micro-batch of one masked token: it costs next to nothing and adds exactly nothing."""
+    return MicroBatch(
+        input_ids=torch.full((1, 2), PAD),
+        targets=torch.full((1, 1), PAD),
+        mask=torch.zeros((1, 1), dtype=torch.bool),
+        engine_logprobs=torch.zeros((1, 1)),
+        advantages=torch.zeros(1),
+        temperatures=torch.ones(1),
+        n_real=0,
+    )

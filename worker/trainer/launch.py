@@ -1,0 +1,143 @@
+"""Starts DeepSpeed's launcher on one rank process per device, waits, and judges the run by what it wrote.
+
+The launcher's own exit code says little: it is 1 after every SIGTERM, and ranks have been seen to abort after their work
+was done. So the verdict is the last event of this attempt; where the ranks died without a word, one is written for
+them. Standard library only: it must outlive whatever torch does.
+"""
+
+import argparse
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from apps.core.contracts.codec import ContractError, decode
+from apps.core.contracts.training import EVENTS_FILE, JOB_FILE, LOG_FILE, TrainJob
+from worker.trainer.events import EventLog, make_event, read_events
+
+FINAL_KINDS = {"done": 0, "stopped": 0, "failed": 1}
+POLL_S = 0.2
+LOG_TAIL_BYTES = 2000
+
+
+@dataclass(frozen=True, kw_only=True)
+class LaunchOptions:
+    """The command line, parsed."""
+
+    run_dir: Path
+    n_processes: int
+    master_port: int
+    hostfile: str | None
+
+
+def main(argv: list[str]) -> int:
+    """Run one attempt of the job in the folder; returns the exit code."""
+    options = parse_options(argv)
+    log = EventLog(options.run_dir)
+    try:
+        job = decode(TrainJob, (options.run_dir / JOB_FILE).read_bytes())
+    except (OSError, ContractError) as error:
+        log.append(make_event("failed", step=0, message=f"The job cannot be read: {error}"))
+        return 1
+    offset = _size(options.run_dir / EVENTS_FILE)
+    attempt = Attempt(build_launcher_argv(options), build_environment(job, n_processes=options.n_processes))
+    code = attempt.wait()
+    return conclude(options.run_dir, offset=offset, code=code, is_stopped=attempt.is_stopping)
+
+
+def parse_options(argv: list[str]) -> LaunchOptions:
+    """Return the options; exits with a usage message on anything unknown."""
+    parser = argparse.ArgumentParser(prog="worker.trainer", description="Train one run in its folder.")
+    parser.add_argument("run_dir", type=Path)
+    parser.add_argument("--processes", type=int, default=1, help="ranks on each host")
+    parser.add_argument("--master-port", type=int, default=29500)
+    parser.add_argument("--hostfile", default=None, help="DeepSpeed host file; absent: this host only")
+    given = parser.parse_args(argv)
+    return LaunchOptions(
+        run_dir=given.run_dir.resolve(),
+        n_processes=given.processes,
+        master_port=given.master_port,
+        hostfile=given.hostfile,
+    )
+
+
+def build_launcher_argv(options: LaunchOptions) -> list[str]:
+    """Return DeepSpeed's own command line."""
+    argv = [sys.executable, "-u", "-m", "deepspeed.launcher.runner", "--no_local_rank", "--log_level", "warning"]
+    argv += ["--num_accelerators", str(options.n_processes), "--master_port", str(options.master_port)]
+    # A path that does not exist keeps a host file of the machine's own (/job/hostfile) from being picked up.
+    argv += ["--hostfile", options.hostfile or str(options.run_dir / "no-hostfile")]
+    return [*argv, "--module", "worker.trainer.rank", str(options.run_dir)]
+
+
+def build_environment(job: TrainJob, *, n_processes: int) -> dict[str, str]:
+    """Return the environment of the ranks: this one, the accelerator named, the cores shared out."""
+    environment = dict(os.environ)
+    environment |= {"DS_ACCELERATOR": job.device, "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
+    # DeepSpeed compiles an operator at its first use and calls `ninja`, which pip puts beside the interpreter.
+    environment["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{environment.get('PATH', os.defpath)}"
+    if job.device == "cpu":
+        n_threads = max(1, len(os.sched_getaffinity(0)) // n_processes)
+        environment.setdefault("OMP_NUM_THREADS", str(n_threads))
+    return environment
+
+
+class Attempt:
+    """The launcher as a child in our own process group.
+
+    A SIGTERM to the group reaches every process of it. The outer of DeepSpeed's two launcher processes would die of it at
+    once, leaving the ranks without a parent while they finish; so it inherits the signal ignored.
+    """
+
+    def __init__(self, argv: list[str], environment: dict[str, str]) -> None:
+        self.is_stopping = False
+        self._parent = os.getppid()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, signal.SIG_IGN)
+        self._child = subprocess.Popen(argv, env=environment)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._note_stop)
+
+    def wait(self) -> int:
+        """Return the launcher's exit code. If whoever started us is gone, ask the whole group to stop."""
+        while (code := self._child.poll()) is None:
+            is_orphan = os.getppid() != self._parent
+            if is_orphan and not self.is_stopping and os.getpgrp() == os.getpid():
+                os.killpg(0, signal.SIGTERM)
+            time.sleep(POLL_S)
+        return code
+
+    def _note_stop(self, _signal: int, _frame: object) -> None:
+        self.is_stopping = True
+
+
+def conclude(run_dir: Path, *, offset: int, code: int, is_stopped: bool) -> int:
+    """Return this attempt's exit code from its last event, writing that event if the ranks could not."""
+    path = run_dir / EVENTS_FILE
+    log = EventLog(run_dir)
+    events = read_events(path, offset=offset)
+    if events and events[-1].kind in FINAL_KINDS:
+        return FINAL_KINDS[events[-1].kind]
+    step = max((event.step for event in read_events(path)), default=0)
+    if is_stopped:
+        log.append(make_event("stopped", step=step, message="Stopped before the step in hand was finished."))
+        return 0
+    log.append(make_event("failed", step=step, message=_describe_death(run_dir, code=code)))
+    return 1
+
+
+def _describe_death(run_dir: Path, *, code: int) -> str:
+    how = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
+    message = f"The trainer {how} without finishing."
+    log_path = run_dir / LOG_FILE
+    if not log_path.exists():
+        return message
+    tail = log_path.read_bytes()[-LOG_TAIL_BYTES:].decode(errors="replace").strip()
+    return f"{message} The end of {LOG_FILE}:\n{tail}"
+
+
+def _size(path: Path) -> int:
+    return path.stat().st_size if path.exists() else 0
