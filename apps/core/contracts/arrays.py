@@ -1,0 +1,41 @@
+"""Token ids and log-probs as bytes: int32 and float32, little-endian, nothing else. Knows no tokenizer and no model."""
+
+import sys
+from array import array
+from collections.abc import Sequence
+
+ID_BYTES = 4
+
+
+def pack_ids(ids: Sequence[int]) -> bytes:
+    """Return token ids as int32, (T,) → 4T bytes. Raises OverflowError for an id that does not fit."""
+    return _pack(array("i", ids))
+
+
+def unpack_ids(data: bytes) -> list[int]:
+    """Return the ids that `pack_ids` packed. Raises ValueError when the length is not a multiple of four."""
+    return list(map(int, _unpack("i", data)))
+
+
+def pack_logprobs(logprobs: Sequence[float]) -> bytes:
+    """Return log-probs (nats) as float32, (T,) → 4T bytes."""
+    return _pack(array("f", logprobs))
+
+
+def unpack_logprobs(data: bytes) -> list[float]:
+    """Return the log-probs that `pack_logprobs` packed. Raises ValueError when the length is not a multiple of four."""
+    return list(map(float, _unpack("f", data)))
+
+
+def _pack(values: "array[int] | array[float]") -> bytes:
+    if sys.byteorder == "big":
+        values.byteswap()
+    return values.tobytes()
+
+
+def _unpack(typecode: str, data: bytes) -> "array[float]":
+    values: array[float] = array(typecode)
+    values.frombytes(data)
+    if sys.byteorder == "big":
+        values.byteswap()
+    return values
