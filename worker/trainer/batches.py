@@ -1,14 +1,15 @@
 """From a TrainBatch to what the model computes: checks, minibatches, padded micro-batches.
 
 Axes: B samples of a micro-batch, T positions, K positions whose next token is a completion token of some sample.
-Knows nothing of models, losses or processes beyond their number. Deterministic in (seed, step): every rank cuts the same
-batch in the same way, and so does a run that was resumed.
+Knows nothing of models, losses or processes beyond their number. Deterministic in (seed, step): every rank cuts the
+same batch in the same way, and so does a run that was resumed.
 """
 
 import math
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -24,8 +25,8 @@ class MicroBatch:
     """What goes through the model at once.
 
     input_ids (B, T). The last K + 1 positions hold every completion; `targets`, `mask`, `engine_logprobs` (B, K) belong
-    to the tokens at T-K..T-1, predicted from T-K-1..T-2. advantages, temperatures (B,). `n_real` counts the tokens that are not
-    padding. A filler (mask all false) lets a rank with less work keep step with the others.
+    to the tokens at T-K..T-1, predicted from T-K-1..T-2. advantages, temperatures (B,). `n_real` counts the tokens that
+    are not padding. A filler (mask all false) lets a rank with less work keep step with the others.
     """
 
     input_ids: Tensor
@@ -53,7 +54,7 @@ def check_batch(batch: TrainBatch, *, step: int, vocab_size: int, max_length: in
     if all(sample.advantage == 0 for sample in batch.samples):
         raise BatchError(
             f"Every advantage in the batch of step {step} is zero, so it would change nothing: all rewards equal their "
-            "baseline. Collect trajectories with differing rewards, or use the EMA estimator if each prompt occurs once."
+            "baseline. Collect trajectories with differing rewards, or use the EMA baseline if each prompt occurs once."
         )
     _check_probe(batch.probe.token_ids, vocab_size=vocab_size, max_length=max_length)
 
@@ -68,13 +69,17 @@ def _check_sample(sample: TrainSample, *, vocab_size: int, max_length: int) -> N
     if len(sample.prompt_ids) + len(ids) > max_length:
         raise BatchError(f"{where} is longer than the model's {max_length} positions.")
     if not _are_known((*sample.prompt_ids, *ids), vocab_size=vocab_size):
-        raise BatchError(f"{where} holds token ids outside the model's vocabulary of {vocab_size}: another tokenizer's?")
+        raise BatchError(
+            f"{where} holds token ids outside the model's vocabulary of {vocab_size}: another tokenizer's?"
+        )
     if not math.isfinite(sample.advantage) or not all(map(math.isfinite, logprobs)):
         raise BatchError(f"{where} has an advantage or log-prob that is not a finite number.")
     if any(logprob > 1e-3 for logprob in logprobs):
         raise BatchError(f"{where} has a log-prob above zero.")
     if not sample.temperature > 0:
-        raise BatchError(f"{where} was sampled at temperature {sample.temperature}: greedy samples cannot be trained on.")
+        raise BatchError(
+            f"{where} was sampled at temperature {sample.temperature}: greedy samples cannot be trained on."
+        )
 
 
 def _check_probe(token_ids: Sequence[int], *, vocab_size: int, max_length: int) -> None:
@@ -97,13 +102,13 @@ def split_minibatches(
     random.Random(f"{seed}/{step}").shuffle(shuffled)  # noqa: S311  reproducible, not secret
     n_parts = max(1, round(len(shuffled) / minibatch_samples))
     bounds = [len(shuffled) * part // n_parts for part in range(n_parts + 1)]
-    return [shuffled[start:end] for start, end in zip(bounds, bounds[1:], strict=False)]
+    return [shuffled[start:end] for start, end in pairwise(bounds)]
 
 
 def plan_micro_batches(
     samples: Sequence[TrainSample], *, max_tokens: int, n_ranks: int
 ) -> list[list[list[TrainSample]]]:
-    """Return for each rank its groups of samples; all ranks get the same number of groups (a short one gets empty ones).
+    """Return for each rank its groups of samples; all get the same number of groups (a short one gets empty ones).
 
     Sorted by length, then dealt out like cards, so that the padding in each group is small and the ranks' work is even.
     A group's padded size stays within `max_tokens`; a single longer sample goes alone.

@@ -1,7 +1,7 @@
 """Starts DeepSpeed's launcher on one rank process per device, waits, and judges the run by what it wrote.
 
-The launcher's own exit code says little: it is 1 after every SIGTERM, and ranks have been seen to abort after their work
-was done. So the verdict is the last event of this attempt; where the ranks died without a word, one is written for
+The launcher's own exit code says little: it is 1 after every SIGTERM, and ranks have been seen to abort after their
+work was done. So the verdict is the last event of this attempt; where the ranks died without a word, one is written for
 them. Standard library only: it must outlive whatever torch does.
 """
 
@@ -88,8 +88,8 @@ def build_environment(job: TrainJob, *, n_processes: int) -> dict[str, str]:
 class Attempt:
     """The launcher as a child in our own process group.
 
-    A SIGTERM to the group reaches every process of it. The outer of DeepSpeed's two launcher processes would die of it at
-    once, leaving the ranks without a parent while they finish; so it inherits the signal ignored.
+    A SIGTERM to the group reaches every process of it. The outer of DeepSpeed's two launcher processes would die of it
+    at once, leaving the ranks without a parent while they finish; so it inherits the signal ignored.
     """
 
     def __init__(self, argv: list[str], environment: dict[str, str]) -> None:

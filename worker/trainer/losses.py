@@ -57,7 +57,7 @@ def clipped_policy_loss(  # noqa: PLR0913  the formula has this many symbols
     clip_high: float,
     n_tokens_total: float,
 ) -> PolicyLoss:
-    """PPO's clipped surrogate (arXiv 1707.06347, eq. 7) with DAPO's asymmetric range and token mean (2503.14476, eq. 8).
+    """PPO's clipped surrogate (arXiv 1707.06347, eq. 7) with DAPO's asymmetric range and token mean (2503.14476).
 
         rho = exp(l_pi - l_mu);  loss = - sum_t min(rho A, clip(rho, 1 - clip_low, 1 + clip_high) A) / n_tokens_total
 
@@ -74,9 +74,7 @@ def clipped_policy_loss(  # noqa: PLR0913  the formula has this many symbols
     return PolicyLoss(loss=per_token.sum() / n_tokens_total, sums=sums)
 
 
-def _add_up(
-    mask: Tensor, *, per_token: Tensor, log_ratio: Tensor, is_clipped: Tensor, entropies: Tensor
-) -> LossSums:
+def _add_up(mask: Tensor, *, per_token: Tensor, log_ratio: Tensor, is_clipped: Tensor, entropies: Tensor) -> LossSums:
     with torch.no_grad():
         log_ratio = log_ratio[mask].double()  # (N,)
         ratio = log_ratio.exp()

@@ -12,8 +12,8 @@ _CHUNK_BYTES = 1 << 20
 def hash_folder(folder: Path) -> str:
     """Return the SHA-256 (hex) over the names and bytes of the files in `folder`, in name order.
 
-    Each file enters as its name, a zero byte, its length in ASCII, a zero byte and its content, so that no byte can move
-    from one file to the next unseen. Sub-folders do not count: an adapter has none.
+    Each file enters as its name, a zero byte, its length in ASCII, a zero byte and its content, so that no byte can
+    move from one file to the next unseen. Sub-folders do not count: an adapter has none.
     """
     digest = hashlib.sha256()
     for path in sorted(path for path in folder.iterdir() if path.is_file()):

@@ -1,7 +1,8 @@
 """What the train task and the trainer process say to each other, through files in the run's folder.
 
 Layout: `job.json`, `inbox/batch-%06d.json`, `inbox/stop`, `events.jsonl`, `trainer.log`, `checkpoints/step-%06d/`,
-`adapters/step-%06d/`. Every file but the two logs appears by an atomic rename. Token ids and log-probs are the engine's own.
+`adapters/step-%06d/`. Every file but the two logs appears by an atomic rename. Token ids and log-probs are the engine's
+own.
 """
 
 from dataclasses import dataclass, field
@@ -37,7 +38,7 @@ class LoraSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class LossSettings:
-    """Clipped policy gradient against the engine's own log-probs (PPO, arXiv 1707.06347; asymmetric clip, 2503.14476)."""
+    """Clipped policy gradient against the engine's own log-probs (PPO, 1707.06347; asymmetric range: DAPO, 2503.14476)."""
 
     clip_low: float
     clip_high: float
@@ -124,12 +125,12 @@ class TrainerEvent:
     `metrics` of a "step" (means are over the completion tokens of the whole step unless said otherwise):
     loss; kl (k3 estimate of the divergence from the behaviour policy); ratio_mean, ratio_max (new over engine's
     probability); clip_fraction; ess (effective sample size as a fraction, 0..1); entropy (nats, at the sampling
-    temperature); grad_norm (before clipping, mean over the optimizer steps); mean_logprob_diff (mean absolute gap between
-    trainer and engine on the first minibatch, before any update); tokens (prompt and completion, as computed);
-    tokens_per_s; seconds; learning_rate; samples.
+    temperature); grad_norm (before clipping, mean over the optimizer steps); mean_logprob_diff (mean absolute gap
+    between trainer and engine on the first minibatch, before any update); tokens (prompt and completion, as
+    computed); tokens_per_s; seconds; learning_rate; samples.
 
-    kind: "ready" (model loaded; `step` = last finished step, 0 on a fresh start), "step" (step trained, checkpointed and
-    written as an adapter: `metrics`, `adapter` and `probe` are set), "done" (n_steps reached), "stopped" (asked to stop;
+    kind: "ready" (model loaded; `step` = last finished step, 0 on a fresh start), "step" (step trained, checkpointed
+    and written as an adapter: `metrics`, `adapter`, `probe` are set), "done" (n_steps reached), "stopped" (asked to;
     a checkpoint of the last finished step exists), "failed" (`message` says why, in words for a person).
     """
 

@@ -1,0 +1,73 @@
+"""The training loop, top to bottom: wait for a batch, train on it, keep what came out, tell it, again.
+
+After a step the order is adapter, checkpoint, event. A crash before the checkpoint repeats the step from the one before
+(same batch, same result); a crash between checkpoint and event makes the next start tell the event that the checkpoint
+holds. Knows nothing of rewards or of who serves the result.
+"""
+
+import time
+from pathlib import Path
+from typing import Any
+
+from apps.core.contracts.codec import ContractError, decode
+from apps.core.contracts.training import TrainBatch, TrainJob, batch_file
+from worker.trainer.adapters import save_adapter
+from worker.trainer.batches import check_batch
+from worker.trainer.checkpoints import find_checkpoint, load_checkpoint, save_checkpoint
+from worker.trainer.errors import BatchError
+from worker.trainer.events import EventLog, make_event
+from worker.trainer.model import build_engine, load_policy, max_length, vocab_size
+from worker.trainer.probe import answer_probe
+from worker.trainer.ranks import Ranks
+from worker.trainer.steps import train_step
+
+POLL_S = 0.25
+
+
+def run_job(job: TrainJob, *, run_dir: Path, log: EventLog, ranks: Ranks) -> None:
+    """Train to `job.n_steps`, from the newest checkpoint if there is one. Raises StopRequested or TrainerError."""
+    policy = load_policy(job)
+    engine = build_engine(policy, job)
+    step = resume(engine, run_dir=run_dir, log=log, ranks=ranks)
+    if ranks.is_main:
+        log.append(make_event("ready", step=step))
+    while step < job.n_steps:
+        step += 1
+        batch = wait_for_batch(run_dir, step=step, ranks=ranks)
+        check_batch(batch, step=step, vocab_size=vocab_size(policy), max_length=max_length(policy))
+        metrics = train_step(engine, batch, job=job, ranks=ranks)
+        probe = answer_probe(engine, batch.probe, device=ranks.device)
+        adapter = save_adapter(policy, run_dir=run_dir, step=step, zero_stage=job.zero_stage, ranks=ranks)
+        event = make_event("step", step=step, metrics=metrics, adapter=adapter, probe=probe)
+        save_checkpoint(engine, run_dir=run_dir, event=event, n_ranks=ranks.count, ranks=ranks)
+        if ranks.is_main:
+            log.append(event)
+    if ranks.is_main:
+        log.append(make_event("done", step=step))
+
+
+def resume(engine: Any, *, run_dir: Path, log: EventLog, ranks: Ranks) -> int:
+    """Load the newest checkpoint and return its step, 0 without one."""
+    checkpoint = find_checkpoint(run_dir, n_ranks=ranks.count)
+    if checkpoint is None:
+        return 0
+    load_checkpoint(engine, checkpoint)
+    is_told = any(event.kind == "step" and event.step == checkpoint.step for event in log.read())
+    if ranks.is_main and not is_told:
+        log.append(checkpoint.event)
+    return checkpoint.step
+
+
+def wait_for_batch(run_dir: Path, *, step: int, ranks: Ranks) -> TrainBatch:
+    """Return the batch of `step` once it is in the inbox. Raises StopRequested, or BatchError if it cannot be read."""
+    path = run_dir / batch_file(step)
+    text = None
+    while text is None:
+        ranks.raise_if_stopped()
+        text = ranks.share_text(path.read_text() if ranks.is_main and path.exists() else None)
+        if text is None:
+            time.sleep(POLL_S)
+    try:
+        return decode(TrainBatch, text)
+    except ContractError as error:
+        raise BatchError(f"The batch of step {step} cannot be read: {error}") from error

@@ -1,0 +1,115 @@
+"""The policy: a causal language model with a LoRA adapter on every linear layer, and the engine that trains it.
+
+The base stays in fp32 and frozen; matrix products run in bf16 by autocast where the job says so (bf16 weights would
+swallow updates of the size that reinforcement learning makes). Knows nothing of losses, batches or files of the run.
+"""
+
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import Any
+
+import deepspeed
+import torch
+from peft import LoraConfig, PeftModel, get_peft_model
+from torch import Tensor, nn
+from transformers import AutoModelForCausalLM
+
+from apps.core.contracts.training import LoraSettings, TrainJob
+from worker.trainer.errors import TrainerError
+from worker.trainer.losses import token_logprobs
+
+ADAM_BETAS = (0.9, 0.999)
+ADAM_EPSILON = 1e-8
+
+
+class Policy(nn.Module):  # type: ignore[misc]  # torch is Any to the type checker
+    """Log-probs and entropies of given tokens; only positions that are asked for pass through the output layer."""
+
+    def __init__(self, model: Any, *, precision: str) -> None:
+        super().__init__()
+        self.model = model
+        self.precision = precision
+
+    def forward(self, input_ids: Tensor, targets: Tensor, temperatures: Tensor) -> tuple[Tensor, Tensor]:
+        """Return log-probs and entropies (B, K) of `targets` (B, K), the last K tokens of `input_ids` (B, T).
+
+        No attention mask: padding stands to the right, out of a causal model's sight, and its own outputs are masked
+        in the loss.
+        """
+        n_kept = targets.shape[1]
+        with self._autocast(input_ids.device.type):
+            logits = self.model(input_ids=input_ids, logits_to_keep=n_kept + 1, use_cache=False).logits  # (B, K+1, V)
+        return token_logprobs(logits[:, :-1], targets, temperatures)
+
+    def _autocast(self, device_type: str) -> AbstractContextManager[Any]:
+        # Entered inside the module: DeepSpeed's engine switches an outer autocast off.
+        return torch.autocast(device_type, dtype=torch.bfloat16) if self.precision == "bf16" else nullcontext()
+
+
+def load_policy(job: TrainJob) -> Policy:
+    """Return the policy with the job's adapter, or with a fresh one: zero effect, drawn from the job's seed."""
+    if job.precision not in ("bf16", "fp32"):
+        raise TrainerError(f"Unknown precision {job.precision!r}: use bf16 or fp32.")
+    try:
+        base = AutoModelForCausalLM.from_pretrained(job.base_model_dir, dtype=torch.float32, local_files_only=True)
+    except (OSError, ValueError) as error:
+        raise TrainerError(f"The base model in {job.base_model_dir} cannot be loaded: {error}") from error
+    torch.manual_seed(job.seed)  # every rank draws the same adapter
+    if job.initial_adapter_dir is None:
+        model = get_peft_model(base, _lora_config(job.lora))
+    else:
+        model = _load_adapter(base, Path(job.initial_adapter_dir), lora=job.lora)
+    return Policy(model, precision=job.precision)
+
+
+def _lora_config(lora: LoraSettings) -> LoraConfig:
+    return LoraConfig(
+        r=lora.rank, lora_alpha=lora.alpha, lora_dropout=0.0, target_modules="all-linear", task_type="CAUSAL_LM"
+    )
+
+
+def _load_adapter(base: Any, folder: Path, *, lora: LoraSettings) -> Any:
+    if not (folder / "adapter_config.json").is_file():
+        raise TrainerError(f"There is no adapter in {folder}: the version to start from is gone.")
+    model = PeftModel.from_pretrained(base, str(folder), is_trainable=True)
+    config = model.peft_config["default"]
+    if (config.r, config.lora_alpha) != (lora.rank, lora.alpha):
+        raise TrainerError(
+            f"The adapter to start from has rank {config.r} and alpha {config.lora_alpha}, the run asks for rank "
+            f"{lora.rank} and alpha {lora.alpha}. Use the adapter's own, or start from the base model."
+        )
+    return model
+
+
+def build_engine(policy: Policy, job: TrainJob) -> Any:
+    """Return the DeepSpeed engine around `policy`: AdamW without weight decay, gradients averaged over the ranks."""
+    trainable = [parameter for parameter in policy.parameters() if parameter.requires_grad]
+    optimizer = torch.optim.AdamW(
+        trainable, lr=job.optimizer.learning_rate, betas=ADAM_BETAS, eps=ADAM_EPSILON, weight_decay=0.0
+    )
+    engine, *_ = deepspeed.initialize(model=policy, optimizer=optimizer, config=_engine_config(job))
+    engine.train()
+    return engine
+
+
+def _engine_config(job: TrainJob) -> dict[str, Any]:
+    config: dict[str, Any] = {
+        "train_micro_batch_size_per_gpu": 1,  # the loss is scaled by us; this only has to be consistent
+        "gradient_accumulation_steps": 1,  # the boundary is set by hand: micro-batches per step vary
+        "zero_optimization": {"stage": job.zero_stage},
+        "zero_allow_untested_optimizer": True,
+        "steps_per_print": 1_000_000_000,
+    }
+    if job.zero_stage > 0:
+        config["gradient_clipping"] = job.optimizer.max_grad_norm
+    return config
+
+
+def max_length(policy: Policy) -> int:
+    """Return how many positions the model has."""
+    return int(policy.model.config.max_position_embeddings)
+
+
+def vocab_size(policy: Policy) -> int:
+    """Return the number of token ids the model knows."""
+    return int(policy.model.config.vocab_size)

@@ -1,0 +1,87 @@
+"""What the ranks agree on: who they are, sums over all of them, and whether to stop.
+
+Knows torch's process group; knows nothing of training.
+"""
+
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import deepspeed
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from apps.core.contracts.training import STOP_FILE
+from worker.trainer.errors import StopRequested
+
+BACKENDS = {"cpu": "gloo", "cuda": "nccl"}
+
+
+class Ranks:
+    """This process among its equals. Every method but `is_main` is called by all ranks at the same point."""
+
+    def __init__(self, run_dir: Path, *, device: str) -> None:
+        self.index = int(os.environ.get("RANK", "0"))
+        self.count = int(os.environ.get("WORLD_SIZE", "1"))
+        local = int(os.environ.get("LOCAL_RANK", "0"))
+        self.device = torch.device(device, local) if device == "cuda" else torch.device(device)
+        self._stop_path = run_dir / STOP_FILE
+        self._parent = os.getppid()
+        self._is_signalled = False
+        signal.signal(signal.SIGTERM, self._note_signal)
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # the launcher turns it into SIGTERM
+
+    @property
+    def is_main(self) -> bool:
+        """Return whether this rank writes what all share."""
+        return self.index == 0
+
+    def raise_if_stopped(self) -> None:
+        """Raise StopRequested on every rank as soon as one has been told to stop."""
+        is_orphan = os.getppid() != self._parent
+        wants_stop = self._is_signalled or is_orphan or (self.is_main and self._stop_path.exists())
+        if self.largest(float(wants_stop)) > 0:
+            raise StopRequested
+
+    def largest(self, value: float) -> float:
+        """Return the largest of the ranks' values."""
+        tensor = torch.tensor(value, dtype=torch.float64, device=self.device)
+        if self.count > 1:
+            dist.all_reduce(tensor, op=dist.ReduceOp.MAX)
+        return float(tensor)
+
+    def add_up(self, tensor: Tensor) -> Tensor:
+        """Return the element-wise sum of the ranks' tensors."""
+        if self.count > 1:
+            dist.all_reduce(tensor, op=dist.ReduceOp.SUM)
+        return tensor
+
+    def share_text(self, text: str | None) -> str | None:
+        """Return rank 0's `text` on every rank."""
+        box = [text]
+        if self.count > 1:
+            dist.broadcast_object_list(box, src=0, device=self.device)
+        return box[0]
+
+    def barrier(self) -> None:
+        """Wait for all ranks."""
+        self.largest(0.0)
+
+    def _note_signal(self, _signal: int, _frame: object) -> None:
+        self._is_signalled = True
+
+
+@contextmanager
+def process_group(run_dir: Path, *, device: str) -> Iterator[Ranks]:
+    """Join the ranks' process group and leave it again."""
+    ranks = Ranks(run_dir, device=device)
+    if ranks.device.type == "cuda":
+        torch.cuda.set_device(ranks.device)
+    deepspeed.init_distributed(dist_backend=BACKENDS[device], verbose=False)
+    try:
+        yield ranks
+    finally:
+        dist.destroy_process_group()
