@@ -30,6 +30,8 @@ class Env(BaseSettings):
     ml_python: Path = Field(default=ROOT / ".venv-ml/bin/python", alias="CLAW_ML_PYTHON")
     model: Path | None = Field(default=None, alias="CLAW_MODEL")
     idle_close_s: int = Field(default=1800, alias="CLAW_IDLE_CLOSE_S")
+    drain_s: int = Field(default=600, alias="CLAW_DRAIN_S")
+    train_processes: int = Field(default=1, ge=1, alias="CLAW_TRAIN_PROCESSES")
     database_url: str = Field(default="", alias="DATABASE_URL")
     redis_url: str = Field(default="", alias="REDIS_URL")
     engine_urls: Annotated[tuple[str, ...], NoDecode] = Field(default=(), alias="ENGINE_URLS")

@@ -56,9 +56,11 @@ class Version(models.Model):
     error = models.TextField(blank=True)
     lineage = models.JSONField(default=dict)  # run id, step, number of trajectories, base model
     probe = models.JSONField(default=dict)  # token_ids, logprobs: what the trainer expects of the engine
-    verification = models.JSONField(default=dict)  # mean and max abs difference in nats, engine id
+    verification = models.JSONField(default=dict)  # verification.Report of the worst engine, and of each
+    goes_live = models.BooleanField(default=True)  # becomes `live` as soon as it is verified
     created_at = models.DateTimeField(default=timezone.now, editable=False)
     ready_at = models.DateTimeField(null=True, blank=True)
+    retired_at = models.DateTimeField(null=True, blank=True)  # when its last alias left it
 
     class Meta:
         constraints = [
@@ -66,9 +68,7 @@ class Version(models.Model):
             models.UniqueConstraint(
                 fields=["engine_name"], condition=~models.Q(adapter_path=""), name="adapter_name_is_never_reused"
             ),
-            models.CheckConstraint(
-                condition=models.Q(state__in=VersionState.values), name="version_state_is_known"
-            ),
+            models.CheckConstraint(condition=models.Q(state__in=VersionState.values), name="version_state_is_known"),
         ]
 
     def __str__(self) -> str:

@@ -57,6 +57,11 @@ class Run(models.Model):
                 condition=~models.Q(idempotency_key=""),
                 name="run_idempotency_key_is_unique",
             ),
+            models.UniqueConstraint(
+                fields=["project"],
+                condition=models.Q(state__in=ACTIVE_STATES),
+                name="one_active_run_a_project",
+            ),
         ]
 
     def __str__(self) -> str:
@@ -103,6 +108,7 @@ class BatchState(models.TextChoices):
     LEASED = "leased"
     TRAINED = "trained"  # acknowledged: its trajectories are used up for this policy
     RELEASED = "released"  # given back untrained
+    SKIPPED = "skipped"  # every advantage was zero: nothing to learn, used up all the same
 
 
 class Batch(models.Model):
@@ -117,12 +123,15 @@ class Batch(models.Model):
     discards = models.JSONField(default=dict)  # reason → number of trajectories or steps left out
     leased_at = models.DateTimeField(default=timezone.now)
     trained_at = models.DateTimeField(null=True, blank=True)
+    version = models.OneToOneField(Version, on_delete=models.SET_NULL, null=True, blank=True, related_name="batch")
 
     class Meta:
         verbose_name_plural = "batches"
         constraints = [
             models.UniqueConstraint(
-                fields=["run", "step"], condition=~models.Q(state="released"), name="one_batch_a_step"
+                fields=["run", "step"],
+                condition=models.Q(state__in=["leased", "trained"]),
+                name="one_batch_a_step",
             ),
         ]
 

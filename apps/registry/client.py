@@ -1,0 +1,161 @@
+"""The only code that manages an engine: health, adapters, and the two questions by which a version is checked.
+
+Synchronous, with a time-out on every call. Knows vLLM's HTTP shapes; knows nothing of policies, aliases or tables. (The
+gateway streams model calls itself.)
+"""
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Self
+
+import urllib3
+
+from apps.core.errors import ServiceError, Unavailable
+
+CONNECT_S = 2.0
+QUICK_S = 5.0  # lists, unloads
+LOAD_S = 60.0
+ANSWER_S = 180.0  # the first call with a new adapter compiles on some devices
+CANARY_TOKENS = 8
+
+
+class EngineUnreachable(Unavailable):
+    """The engine did not answer; `is_timeout` when it took the connection but stayed silent."""
+
+    code = "engine_unreachable"
+
+    def __init__(self, message: str, *, is_timeout: bool = False) -> None:
+        super().__init__(message)
+        self.is_timeout = is_timeout
+
+
+class EngineRefused(ServiceError):
+    """The engine answered that it will not do this; the message holds its reason."""
+
+    status = 502
+    code = "engine_refused"
+
+    def __init__(self, message: str, *, engine_status: int) -> None:
+        super().__init__(message)
+        self.engine_status = engine_status
+
+
+class EngineNonsense(ServiceError):
+    """The engine answered in a shape that its API does not have."""
+
+    status = 502
+    code = "engine_nonsense"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServedModel:
+    """A name that an engine answers to: base weights (`parent` is "") or an adapter."""
+
+    name: str
+    parent: str
+
+
+class EngineClient:
+    """One engine. Use as a context manager, or call `close`."""
+
+    def __init__(self, base_url: str) -> None:
+        self.base_url = base_url.rstrip("/")
+        self._pool = urllib3.PoolManager(num_pools=1, retries=False)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, _kind: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let go of the connections."""
+        self._pool.clear()
+
+    def list_models(self) -> list[ServedModel]:
+        """Return what the engine serves now, base weights first."""
+        answer = self._call_json("GET", "/v1/models", read_s=QUICK_S)
+        try:
+            return [ServedModel(name=str(item["id"]), parent=item.get("parent") or "") for item in answer["data"]]
+        except (KeyError, TypeError, AttributeError) as error:
+            raise EngineNonsense(f"{self.base_url} lists its models in an unknown shape") from error
+
+    def load_adapter(self, name: str, path: str) -> None:
+        """Load the adapter in the folder `path` (as the engine sees it) under `name`."""
+        self._call("POST", "/v1/load_lora_adapter", {"lora_name": name, "lora_path": path}, read_s=LOAD_S)
+
+    def unload_adapter(self, name: str) -> None:
+        """Drop the adapter; one that is not there is dropped already."""
+        try:
+            self._call("POST", "/v1/unload_lora_adapter", {"lora_name": name}, read_s=QUICK_S)
+        except EngineRefused as error:
+            if error.engine_status != 404:
+                raise
+
+    def probe_logprobs(self, model: str, token_ids: Sequence[int]) -> list[float]:
+        """Return the log-prob (nats, temperature 1) of each token after the first; length T - 1."""
+        body = {"model": model, "prompt": list(token_ids), "max_tokens": 1, "temperature": 1.0, "prompt_logprobs": 0}
+        answer = self._call_json("POST", "/v1/completions", body, read_s=ANSWER_S)
+        try:
+            rows = answer["choices"][0]["prompt_logprobs"][1:]
+            values = [float(row[str(token)]["logprob"]) for row, token in zip(rows, token_ids[1:], strict=True)]
+        except (KeyError, IndexError, TypeError, ValueError) as error:
+            raise EngineNonsense(f"{self.base_url} returned no usable log-probs for the probe of {model}") from error
+        if not all(map(math.isfinite, values)):
+            raise EngineNonsense(f"{self.base_url} returned log-probs for {model} that are not numbers")
+        return values
+
+    def ask_canary(self, model: str) -> str:
+        """Return the answer to a short chat; raises EngineNonsense when no token came."""
+        messages = [{"role": "user", "content": "Say hello."}]
+        body = {"model": model, "messages": messages, "max_tokens": CANARY_TOKENS, "temperature": 0.0}
+        answer = self._call_json("POST", "/v1/chat/completions", body, read_s=ANSWER_S)
+        try:
+            text, n_tokens = answer["choices"][0]["message"]["content"], answer["usage"]["completion_tokens"]
+        except (KeyError, IndexError, TypeError) as error:
+            raise EngineNonsense(f"{self.base_url} answered a chat with {model} in an unknown shape") from error
+        if not n_tokens:
+            raise EngineNonsense(f"{self.base_url} answered a chat with {model} with nothing")
+        return text or ""
+
+    def _call_json(self, method: str, path: str, body: dict[str, Any] | None = None, *, read_s: float) -> Any:
+        content = self._call(method, path, body, read_s=read_s)
+        try:
+            return json.loads(content)
+        except ValueError as error:
+            raise EngineNonsense(f"{self.base_url}{path} did not answer in JSON") from error
+
+    def _call(self, method: str, path: str, body: dict[str, Any] | None = None, *, read_s: float) -> bytes:
+        timeout = urllib3.Timeout(connect=CONNECT_S, read=read_s)
+        try:
+            answer = self._pool.request(method, self.base_url + path, json=body, timeout=timeout)
+        except urllib3.exceptions.ReadTimeoutError as error:
+            raise EngineUnreachable(f"{self.base_url}{path} gave no answer in {read_s:g} s", is_timeout=True) from error
+        except urllib3.exceptions.HTTPError as error:
+            raise EngineUnreachable(f"{self.base_url} cannot be reached: {error}") from error
+        if answer.status >= 500:
+            raise EngineUnreachable(f"{self.base_url}{path} failed with {answer.status}: {_read_reason(answer.data)}")
+        if answer.status >= 400:
+            reason = _read_reason(answer.data)
+            raise EngineRefused(f"{self.base_url}{path} refused: {reason}", engine_status=answer.status)
+        return answer.data
+
+
+def _read_reason(content: bytes) -> str:
+    """Return the engine's own words, whichever of vLLM's error shapes they come in."""
+    text = content[:500].decode(errors="replace")
+    try:
+        body = json.loads(content)
+    except ValueError:
+        return text
+    if isinstance(body, dict):
+        error = body.get("error", body)
+        if isinstance(error, dict) and "message" in error:
+            return str(error["message"])
+        return str(body.get("detail", text))
+    return text

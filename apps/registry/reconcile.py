@@ -1,0 +1,145 @@
+"""Makes the engines' rows true and the engines what the rows ask for: health, adapters lost in a restart, old adapters.
+
+Runs every few seconds; each pass is complete in itself. Knows nothing of how versions are verified.
+"""
+
+from datetime import timedelta
+
+import structlog
+from django.conf import settings
+from django.db import transaction
+from django.db.models import QuerySet
+from django.utils import timezone
+
+from apps.core.contracts.tasks import REFRESH_VERSION
+from apps.core.errors import ServiceError
+from apps.core.jobs import queue_task
+from apps.core.notices import ROUTES_CHANGED, notify_processes
+from apps.registry.client import EngineClient, EngineUnreachable, ServedModel
+from apps.registry.deployments import load_version, record_deployment, unload_version
+from apps.registry.models import Deployment, DeploymentState, Engine, EngineState, Policy, Version, VersionState
+
+log = structlog.get_logger(__name__)
+
+PATIENCE_S = 30  # how long an engine may be silent, but reachable, before it counts as down
+PENDING_S = 20  # after which a published version's refresh is asked for again
+KEEP_NEWEST = 3  # ready versions of a policy that stay loaded beside the aliased ones
+
+
+def reconcile_engines() -> None:
+    """One pass over everything."""
+    has_news = [reconcile_engine(engine) for engine in Engine.objects.filter(is_enabled=True)]
+    if any(has_news):
+        notify_processes(ROUTES_CHANGED)
+    unload_retired_versions()
+    queue_pending_versions()
+
+
+def reconcile_engine(engine: Engine) -> bool:
+    """Learn one engine's health and put back what aliases need. Returns whether routes may have changed."""
+    try:
+        with EngineClient(engine.base_url) as client:
+            models = client.list_models()
+            has_news = _learn_models(engine, models)
+            has_news |= restore_aliased_versions(engine, models, client=client)
+    except EngineUnreachable as error:
+        return _note_silence(engine, error)
+    except ServiceError as error:
+        return _set_state(engine, EngineState.DOWN, error=error.message)
+    Engine.objects.filter(pk=engine.pk).update(last_seen_at=timezone.now())
+    return _set_state(engine, EngineState.UP) or has_news
+
+
+def _learn_models(engine: Engine, models: list[ServedModel]) -> bool:
+    """Take over the base model's name, and that adapters are gone which a restart has swept away."""
+    names = {model.name for model in models}
+    base_model = next((model.name for model in models if not model.parent), "")
+    has_news = base_model != engine.base_model
+    if has_news:
+        engine.base_model = base_model
+        Engine.objects.filter(pk=engine.pk).update(base_model=base_model)
+    loaded = Deployment.objects.filter(engine=engine, state=DeploymentState.LOADED).select_related("version")
+    for deployment in loaded:
+        if deployment.version.engine_name not in names:
+            has_news |= record_deployment(engine, deployment.version, state=DeploymentState.UNLOADED)
+    return has_news
+
+
+def restore_aliased_versions(engine: Engine, models: list[ServedModel], *, client: EngineClient) -> bool:
+    """Load every version that an alias names and the engine lacks. One that is refused does not stop the others."""
+    has_news = False
+    for version in _aliased_versions(engine):
+        is_known = Deployment.objects.filter(engine=engine, version=version, state=DeploymentState.LOADED).exists()
+        if is_known and any(model.name == version.engine_name for model in models):
+            continue
+        try:
+            load_version(engine, version, client=client)
+            log.info("version.restored", version=version.id, engine=engine.id)
+        except EngineUnreachable:
+            raise
+        except ServiceError as error:
+            log.error("version.not_restored", version=version.id, engine=engine.id, reason=error.message)
+        has_news = True
+    return has_news
+
+
+def _aliased_versions(engine: Engine) -> QuerySet[Version]:
+    wanted = Version.objects.filter(policy__base_model=engine.base_model, state=VersionState.READY)
+    return wanted.filter(aliases__isnull=False).exclude(adapter_path="").distinct()
+
+
+def _note_silence(engine: Engine, error: EngineUnreachable) -> bool:
+    """A refused connection is down at once; a slow answer (a busy host) only after a while."""
+    limit = timezone.now() - timedelta(seconds=PATIENCE_S)
+    if error.is_timeout and engine.last_seen_at and engine.last_seen_at > limit:
+        return False
+    return _set_state(engine, EngineState.DOWN, error=error.message)
+
+
+def _set_state(engine: Engine, state: EngineState, *, error: str = "") -> bool:
+    changed = Engine.objects.filter(pk=engine.pk).exclude(state=state).update(state=state, last_error=error)
+    if changed:
+        log.info("engine.state", engine=engine.id, state=str(state), reason=error)
+    return changed == 1
+
+
+def unload_retired_versions() -> None:
+    """Unload adapters that no alias names any more, once calls that began on them had time to end."""
+    limit = timezone.now() - timedelta(seconds=settings.CLAW.drain_s)
+    loaded = Deployment.objects.filter(state=DeploymentState.LOADED, engine__state=EngineState.UP)
+    idle = loaded.filter(version__aliases=None).exclude(version__state=VersionState.PUBLISHED)
+    for deployment in idle.select_related("version", "engine"):
+        version = deployment.version
+        idle_since = version.retired_at or version.ready_at or version.created_at
+        if version.state == VersionState.FAILED or (idle_since < limit and not _is_among_newest(version)):
+            _unload_unless_aliased(deployment)
+
+
+def _is_among_newest(version: Version) -> bool:
+    newer = Version.objects.filter(policy_id=version.policy_id, number__gt=version.number, state=VersionState.READY)
+    return newer.count() < KEEP_NEWEST
+
+
+def _unload_unless_aliased(deployment: Deployment) -> None:
+    """Under the policy's lock, since an alias may move to this very version at this moment."""
+    version = deployment.version
+    with transaction.atomic():
+        Policy.objects.select_for_update().get(pk=version.policy_id)
+        if version.aliases.exists():
+            return
+        try:
+            with EngineClient(deployment.engine.base_url) as client:
+                unload_version(deployment.engine, version, client=client)
+        except ServiceError as error:
+            log.warning("version.not_unloaded", version=version.id, reason=error.message)
+            return
+        notify_processes(ROUTES_CHANGED)
+
+
+def queue_pending_versions() -> None:
+    """Ask again for the refresh of versions that wait: their message was lost, or no engine was up."""
+    limit = timezone.now() - timedelta(seconds=PENDING_S)
+    pending = Version.objects.filter(state=VersionState.PUBLISHED, created_at__lt=limit)
+    served = Engine.objects.filter(is_enabled=True, state=EngineState.UP).values("base_model")
+    for version in pending.filter(policy__base_model__in=served):
+        queue_task(REFRESH_VERSION, version.id)

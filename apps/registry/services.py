@@ -1,0 +1,189 @@
+"""Every change to policies, versions, aliases and engine rows. Speaks to no engine."""
+
+import math
+import secrets
+from typing import Any
+
+from django.db import transaction
+from django.utils import timezone
+
+from apps.accounts.models import Project
+from apps.accounts.services import record_event
+from apps.core.contracts.tasks import REFRESH_VERSION
+from apps.core.contracts.training import Probe
+from apps.core.errors import Conflict, InvalidInput
+from apps.core.jobs import queue_task
+from apps.core.live import publish_news
+from apps.core.notices import ROUTES_CHANGED, notify_processes
+from apps.registry.models import Alias, AliasName, Engine, Policy, Version, VersionState
+
+THE_PLATFORM = "platform"
+
+
+@transaction.atomic
+def ensure_policy(*, project: Project, slug: str, base_model: str, base_model_dir: str) -> Policy:
+    """Return the project's policy, made when missing with its base weights as version 0, ready and live.
+
+    Raises Conflict when the project has a policy of another base model: what was collected belongs to that one.
+    """
+    Project.objects.select_for_update().get(pk=project.pk)
+    policy = Policy.objects.filter(project=project).first()
+    if policy is None:
+        return _create_policy(project=project, slug=slug, base_model=base_model, base_model_dir=base_model_dir)
+    if policy.base_model != base_model:
+        raise Conflict(
+            f"the policy of {project.slug} stands on {policy.base_model}, not on {base_model}; make another project"
+        )
+    if policy.base_model_dir != base_model_dir:
+        policy.base_model_dir = base_model_dir
+        policy.save(update_fields=["base_model_dir"])
+    return policy
+
+
+def _create_policy(*, project: Project, slug: str, base_model: str, base_model_dir: str) -> Policy:
+    policy = Policy.objects.create(project=project, slug=slug, base_model=base_model, base_model_dir=base_model_dir)
+    base = Version.objects.create(
+        policy=policy,
+        number=0,
+        engine_name=base_model,
+        state=VersionState.READY,
+        ready_at=timezone.now(),
+        lineage={"base_model": base_model},
+    )
+    Alias.objects.create(policy=policy, name=AliasName.LIVE, version=base)
+    record_event(team=project.team, actor=THE_PLATFORM, action="policy.created", object_id=policy.id)
+    notify_processes(ROUTES_CHANGED)
+    return policy
+
+
+def register_engine(*, base_url: str) -> Engine:
+    """Return the engine at `base_url` (without /v1), made or switched on; its health is learned by `reconcile`."""
+    base_url = base_url.rstrip("/").removesuffix("/v1")
+    engine, is_new = Engine.objects.get_or_create(base_url=base_url)
+    if is_new or not engine.is_enabled:
+        Engine.objects.filter(pk=engine.pk).update(is_enabled=True)
+        engine.is_enabled = True
+        notify_processes(ROUTES_CHANGED)
+    return engine
+
+
+@transaction.atomic
+def publish_version(
+    *,
+    policy: Policy,
+    parent: Version,
+    adapter_path: str,
+    sha256: str,
+    lineage: dict[str, Any],
+    probe: Probe,
+    goes_live: bool = True,
+) -> Version:
+    """Return the next version of the policy, its files written already; queues its refresh.
+
+    Its name on engines is new and never used again: engines cache prefixes under the adapter's name.
+    """
+    _check_probe(probe)
+    Policy.objects.select_for_update().get(pk=policy.pk)
+    newest = Version.objects.filter(policy=policy).order_by("-number").first()
+    number = newest.number + 1 if newest else 1
+    version = Version.objects.create(
+        policy=policy,
+        number=number,
+        parent=parent,
+        engine_name=f"{policy.slug}-v{number}-{secrets.token_hex(3)}",
+        adapter_path=adapter_path,
+        sha256=sha256,
+        lineage={"base_model": policy.base_model, **lineage},
+        probe={"token_ids": list(probe.token_ids), "logprobs": list(probe.logprobs)},
+        goes_live=goes_live,
+    )
+    queue_task(REFRESH_VERSION, version.id)
+    publish_news(policy.project_id, kind="version", object_id=version.id)
+    return version
+
+
+def _check_probe(probe: Probe) -> None:
+    if len(probe.token_ids) < 2 or len(probe.logprobs) != len(probe.token_ids) - 1:
+        raise InvalidInput(
+            "a probe needs at least two token ids and one log-prob for each but the first", field="probe"
+        )
+    if not all(map(math.isfinite, probe.logprobs)):
+        raise InvalidInput("the trainer's log-probs for the probe are not all numbers", field="probe")
+
+
+@transaction.atomic
+def mark_ready(version: Version, *, verification: dict[str, Any]) -> bool:
+    """Say that the version passed; it goes live if it should and no newer one is. False when it was judged before."""
+    policy = Policy.objects.select_for_update().select_related("project").get(pk=version.policy_id)
+    waiting = Version.objects.filter(pk=version.pk, state=VersionState.PUBLISHED)
+    now = timezone.now()
+    if waiting.update(state=VersionState.READY, ready_at=now, error="", verification=verification) != 1:
+        return False
+    version.refresh_from_db()
+    if version.goes_live and _is_newest_ever_live(version):
+        switch_alias(policy=policy, alias=AliasName.LIVE, version=version, actor=THE_PLATFORM)
+    publish_news(policy.project_id, kind="version", object_id=version.id)
+    notify_processes(ROUTES_CHANGED)
+    return True
+
+
+def _is_newest_ever_live(version: Version) -> bool:
+    """A late check must not undo a newer version, nor a person's way back from one (that one is `previous` then)."""
+    spoken = Alias.objects.filter(policy_id=version.policy_id, name__in=[AliasName.LIVE, AliasName.PREVIOUS])
+    return not spoken.filter(version__number__gte=version.number).exists()
+
+
+@transaction.atomic
+def mark_failed(version: Version, *, error: str) -> bool:
+    """Say in words why the version did not pass; no alias moves. False when it was judged before."""
+    waiting = Version.objects.filter(pk=version.pk, state=VersionState.PUBLISHED)
+    if waiting.update(state=VersionState.FAILED, error=error, retired_at=timezone.now()) != 1:
+        return False
+    publish_news(version.policy.project_id, kind="version", object_id=version.id)
+    return True
+
+
+def note_delay(version: Version, *, reason: str) -> None:
+    """Say what a published version waits for."""
+    waiting = Version.objects.filter(pk=version.pk, state=VersionState.PUBLISHED).exclude(error=reason)
+    if waiting.update(error=reason):
+        publish_news(version.policy.project_id, kind="version", object_id=version.id)
+
+
+@transaction.atomic
+def switch_alias(*, policy: Policy, alias: AliasName, version: Version, actor: str) -> Alias:
+    """Point `alias` at `version`. The old `live` becomes `previous`. Gateways hear of it after commit.
+
+    Raises InvalidInput for another policy's version and Conflict for one that did not pass its check.
+    """
+    Policy.objects.select_for_update().get(pk=policy.pk)
+    version = Version.objects.get(pk=version.pk)
+    if version.policy_id != policy.pk:
+        raise InvalidInput("this version belongs to another policy", field="version")
+    if version.state != VersionState.READY:
+        raise Conflict(
+            f"version {version.number} is {version.state}: only a verified version can serve", field="version"
+        )
+    current = Alias.objects.select_related("version").filter(policy=policy, name=alias).first()
+    if current is not None and current.version_id == version.pk:
+        return current
+    if alias == AliasName.LIVE and current is not None:
+        _set_alias(policy, AliasName.PREVIOUS, current.version)
+    moved = _set_alias(policy, alias, version)
+    detail = {"alias": str(alias), "version": str(version.number)}
+    record_event(team=policy.project.team, actor=actor, action="alias.switched", object_id=version.id, detail=detail)
+    publish_news(policy.project_id, kind="version", object_id=version.id)
+    notify_processes(ROUTES_CHANGED)
+    return moved
+
+
+def _set_alias(policy: Policy, name: AliasName, version: Version) -> Alias:
+    now = timezone.now()
+    old = Alias.objects.filter(policy=policy, name=name).first()
+    alias, _ = Alias.objects.update_or_create(
+        policy=policy, name=name, defaults={"version": version, "switched_at": now}
+    )
+    Version.objects.filter(pk=version.pk).update(retired_at=None)
+    if old is not None:
+        Version.objects.filter(pk=old.version_id, aliases=None).update(retired_at=now)
+    return alias
