@@ -1,0 +1,107 @@
+"""The command line and environment of an engine."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from worker.engine.__main__ import parse_settings
+from worker.engine.launch import EngineSettings, EngineSettingsError, build_command
+from worker.engine.models.chat_template_path import CHAT_TEMPLATE
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    (tmp_path / "config.json").write_text("{}")
+    return tmp_path
+
+
+@pytest.fixture
+def settings(model: Path) -> EngineSettings:
+    return EngineSettings(model=model, served_name="base", port=8100, n_cores=2)
+
+
+def flag(argv: list[str], name: str) -> str:
+    return argv[argv.index(name) + 1]
+
+
+def test_it_replaces_python_by_vllm(settings: EngineSettings) -> None:
+    argv, _ = build_command(settings, python="/ml/python", base_env={})
+    assert argv[:3] == ["/ml/python", "-m", "vllm.entrypoints.openai.api_server"]
+
+
+def test_it_asks_for_exact_log_probs_and_for_no_silent_sampling_defaults(settings: EngineSettings) -> None:
+    argv, _ = build_command(settings, python="python", base_env={})
+    assert flag(argv, "--logprobs-mode") == "processed_logprobs"
+    assert flag(argv, "--generation-config") == "vllm"
+
+
+def test_it_listens_on_this_host_only(settings: EngineSettings) -> None:
+    argv, _ = build_command(settings, python="python", base_env={})
+    assert flag(argv, "--host") == "127.0.0.1"
+
+
+def test_it_serves_tools_by_the_houses_template(settings: EngineSettings) -> None:
+    argv, _ = build_command(settings, python="python", base_env={})
+    assert flag(argv, "--chat-template") == str(CHAT_TEMPLATE)
+    assert CHAT_TEMPLATE.is_file()
+    assert flag(argv, "--tool-call-parser") == "hermes"
+    assert "--enable-auto-tool-choice" in argv
+
+
+def test_a_cpu_engine_binds_every_core_and_caches_prefixes(settings: EngineSettings) -> None:
+    argv, env = build_command(settings, python="python", base_env={})
+    assert env["VLLM_CPU_OMP_THREADS_BIND"] == "0-1"
+    assert flag(argv, "--block-size") == "32"
+    assert "--enforce-eager" in argv
+
+
+def test_one_core_is_bound_by_its_number(settings: EngineSettings) -> None:
+    _, env = build_command(replace(settings, n_cores=1), python="python", base_env={})
+    assert env["VLLM_CPU_OMP_THREADS_BIND"] == "0"
+
+
+def test_a_gpu_engine_gets_none_of_the_cpu_settings(settings: EngineSettings) -> None:
+    argv, env = build_command(replace(settings, device="cuda"), python="python", base_env={})
+    assert not {"--enforce-eager", "--block-size"} & set(argv)
+    assert not {name for name in env if name.startswith("VLLM_CPU")}
+
+
+def test_it_keeps_the_callers_environment_and_stays_offline(settings: EngineSettings) -> None:
+    _, env = build_command(settings, python="python", base_env={"PATH": "/bin", "HF_HUB_OFFLINE": "0"})
+    assert env["PATH"] == "/bin"
+    assert env["HF_HUB_OFFLINE"] == "1"
+    assert env["VLLM_ALLOW_RUNTIME_LORA_UPDATING"] == "True"
+
+
+def test_it_refuses_a_folder_that_is_no_model(tmp_path: Path) -> None:
+    with pytest.raises(EngineSettingsError, match=r"no config\.json"):
+        EngineSettings(model=tmp_path, served_name="base", port=8100)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"max_lora_rank": 12}, "max_lora_rank must be one of"),
+        ({"max_loras": 0}, "max_loras must be between"),
+        ({"max_loras": 65}, "max_loras must be between"),
+        ({"max_model_len": 0}, "max_model_len must be positive"),
+        ({"port": 0}, "port must be between"),
+    ],
+)
+def test_it_refuses_what_vllm_would_refuse_later(model: Path, change: dict[str, int], words: str) -> None:
+    settings = EngineSettings(model=model, served_name="base", port=8100)
+    with pytest.raises(EngineSettingsError, match=words):
+        replace(settings, **change)  # type: ignore[arg-type]
+
+
+def test_the_command_line_says_what_is_wrong(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        parse_settings(["--model", str(tmp_path), "--served-name", "base", "--port", "8100"])
+    assert "no config.json" in capsys.readouterr().err
+
+
+def test_the_command_line_becomes_settings(model: Path) -> None:
+    words = ["--model", str(model), "--served-name", "base", "--port", "8101", "--dtype", "float32", "--max-loras", "8"]
+    settings = parse_settings(words)
+    assert (settings.port, settings.dtype, settings.max_loras) == (8101, "float32", 8)

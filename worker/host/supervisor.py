@@ -1,0 +1,190 @@
+"""Runs programs under supervisord: writes its configuration, starts it, and speaks to it over a Unix socket.
+
+supervisord restarts what dies and keeps a log for each program. Nothing is started by itself: the caller says in which
+order. Knows nothing of health beyond whether a process is alive.
+"""
+
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from http.client import HTTPException
+from pathlib import Path
+from typing import Any
+from xmlrpc.client import Fault, ServerProxy
+
+from supervisor.xmlrpc import Faults, SupervisorTransport
+
+from worker.host.errors import HostError
+from worker.host.leftovers import MARK
+from worker.host.parent import end_with_parent
+from worker.host.programs import Program
+from worker.host.sockets import socket_folder
+
+ANSWER_S = 15
+LOG_BYTES = 20_000_000
+UP_STATES = frozenset({"STARTING", "RUNNING"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProgramState:
+    """A program as supervisord sees it. `pid` is 0 when it is not running."""
+
+    name: str
+    state: str  # STOPPED, STARTING, RUNNING, BACKOFF, STOPPING, EXITED, FATAL
+    pid: int
+    words: str  # supervisord's own description
+
+    @property
+    def is_up(self) -> bool:
+        return self.state in UP_STATES
+
+
+class Supervisor:
+    """supervisord for the programs of one data directory."""
+
+    def __init__(self, data_dir: Path) -> None:
+        self.data_dir = data_dir
+        self.logs = data_dir / "logs"
+        self.socket = socket_folder(data_dir) / "supervisor.sock"
+        self._config = data_dir / "supervisord.conf"
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self, programs: list[Program], *, root: Path, environment: dict[str, str]) -> None:
+        """Start supervisord with these programs, none of them running yet."""
+        self.logs.mkdir(parents=True, exist_ok=True)
+        self.socket.parent.mkdir(parents=True, exist_ok=True)
+        self._config.write_text(render_config(programs, logs=self.logs, socket=self.socket, root=root))
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "supervisor.supervisord", "-n", "-c", str(self._config)],
+            env={**environment, MARK: str(self.data_dir)},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,  # Ctrl-C is for us; we stop the programs in their order
+            preexec_fn=end_with_parent(signal.SIGTERM),  # noqa: PLW1509 - no thread runs yet
+        )
+        self._wait_for_socket()
+
+    def start_program(self, name: str) -> None:
+        """Start one program and return at once. Raises HostError when its command cannot be run."""
+        try:
+            with self._server() as server:
+                server.supervisor.startProcess(name, False)
+        except Fault as fault:
+            if fault.faultCode == Faults.ALREADY_STARTED:
+                return
+            raise HostError(f"{name} cannot be started: {fault.faultString}\n{self.tail(name)}") from fault
+
+    def states(self) -> dict[str, ProgramState]:
+        """Return every program's state."""
+        with self._server() as server:
+            found: list[dict[str, Any]] = server.supervisor.getAllProcessInfo()
+        return {
+            info["name"]: ProgramState(
+                name=info["name"], state=info["statename"], pid=info["pid"], words=info["description"]
+            )
+            for info in found
+        }
+
+    def describe_death(self, name: str) -> str | None:
+        """Return None while the program is up, else what became of it, with the end of its log."""
+        state = self.states()[name]
+        if state.is_up:
+            return None
+        return f"{name} has stopped ({state.words or state.state.lower()}). The end of its log:\n{self.tail(name)}"
+
+    def tail(self, name: str, *, n_lines: int = 15) -> str:
+        """Return the last lines of a program's log, indented, and where the whole is."""
+        path = self.logs / f"{name}.log"
+        lines = path.read_text(errors="replace").splitlines()[-n_lines:] if path.exists() else []
+        return "\n".join(f"    {line}" for line in [*lines, f"({path})"])
+
+    def is_alive(self) -> bool:
+        """Say whether supervisord itself runs."""
+        return self._process is not None and self._process.poll() is None
+
+    def stop(self) -> None:
+        """Stop every program, the services last, then supervisord."""
+        if self._process is None:
+            return
+        if self._process.poll() is None:
+            self._process.send_signal(signal.SIGTERM)
+        self._process.wait()
+
+    def _wait_for_socket(self) -> None:
+        deadline = time.monotonic() + ANSWER_S
+        while True:
+            if not self.is_alive():
+                raise HostError(f"supervisord ended at once:\n{self.tail('supervisord')}")
+            try:
+                self.states()
+            except HostError:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(0.05)
+            else:
+                return
+
+    @contextmanager
+    def _server(self) -> Iterator[ServerProxy]:
+        transport = SupervisorTransport(None, None, f"unix://{self.socket}")
+        try:
+            with ServerProxy("http://127.0.0.1", transport=transport) as server:
+                yield server
+        except (OSError, HTTPException) as error:
+            raise HostError(f"supervisord does not answer at {self.socket}: {error}") from error
+
+
+def render_config(programs: list[Program], *, logs: Path, socket: Path, root: Path) -> str:
+    """Return supervisord's configuration file."""
+    sections = {
+        "unix_http_server": {"file": socket, "chmod": "0700"},
+        "rpcinterface:supervisor": {
+            "supervisor.rpcinterface_factory": "supervisor.rpcinterface:make_main_rpcinterface"
+        },
+        "supervisord": {
+            "logfile": logs / "supervisord.log",
+            "logfile_maxbytes": LOG_BYTES,
+            "logfile_backups": 1,
+            "pidfile": logs.parent / "supervisord.pid",
+            "directory": root,
+            **({"user": "root"} if os.geteuid() == 0 else {}),
+        },
+        **{f"program:{program.name}": _program_section(program, logs=logs) for program in programs},
+    }
+    return "\n".join(_render_section(title, values) for title, values in sections.items())
+
+
+def _program_section(program: Program, *, logs: Path) -> dict[str, object]:
+    section: dict[str, object] = {
+        "command": shlex.join(program.command),
+        "priority": program.priority,
+        "autostart": "false",
+        "autorestart": "true",
+        "startsecs": 2,
+        "startretries": 8,  # with pauses of 1, 2, 3 … seconds: half a minute, then FATAL
+        "stopsignal": program.stop_signal,
+        "stopwaitsecs": program.stop_wait_s,
+        "killasgroup": "true",
+        "redirect_stderr": "true",
+        "stdout_logfile": logs / f"{program.name}.log",
+        "stdout_logfile_maxbytes": LOG_BYTES,
+        "stdout_logfile_backups": 2,
+    }
+    if program.user is not None:
+        section["user"] = program.user
+    if program.environment:
+        section["environment"] = ",".join(f'{name}="{value}"' for name, value in program.environment.items())
+    return section
+
+
+def _render_section(title: str, values: dict[str, object]) -> str:
+    # supervisord expands %(name)s in every value.
+    lines = [f"{name}={str(value).replace('%', '%%')}" for name, value in values.items()]
+    return "\n".join([f"[{title}]", *lines, ""])
