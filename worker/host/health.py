@@ -3,6 +3,7 @@
 A check returns None when all is well, else a few words on what is wrong. Knows protocols, not the platform.
 """
 
+import json
 import time
 import urllib.error
 import urllib.request
@@ -25,6 +26,19 @@ def check_http(url: str) -> str | None:
         with urllib.request.urlopen(url, timeout=_ANSWER_S):  # noqa: S310 - the addresses are our own settings
             return None
     except (urllib.error.URLError, OSError, ValueError) as error:
+        return str(getattr(error, "reason", error))
+
+
+def warm_up_engine(base_url: str, *, model: str, timeout_s: float = 120) -> str | None:
+    """Ask an engine for one token: its first answer takes seconds, which no agent should wait for."""
+    body = json.dumps({"model": model, "prompt": "Hello", "max_tokens": 1}).encode()
+    request = urllib.request.Request(  # noqa: S310
+        f"{base_url}/v1/completions", data=body, headers={"Content-Type": "application/json"}
+    )
+    try:
+        with urllib.request.urlopen(request, timeout=timeout_s):  # noqa: S310
+            return None
+    except (urllib.error.URLError, OSError) as error:
         return str(getattr(error, "reason", error))
 
 

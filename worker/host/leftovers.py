@@ -1,4 +1,4 @@
-"""Ends processes that an earlier start in the same data directory left behind (killed supervisor, power cut of a parent).
+"""Ends processes that an earlier start in the same data directory left behind, as a killed supervisor does.
 
 They are known by a mark in their environment that names the data directory, so nobody else's process is ever touched.
 """

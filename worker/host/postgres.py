@@ -99,13 +99,9 @@ def _run_initdb(pgdata: Path, *, user: str | None, is_durable: bool) -> None:
         *("--locale=C", "--locale-provider=builtin", "--builtin-locale=C.UTF-8"),
         *(() if is_durable else ("--no-sync",)),
     ]
-    done = subprocess.run(arguments, capture_output=True, text=True, check=False, cwd="/", **_as_user(user))
+    done = subprocess.run(arguments, capture_output=True, text=True, check=False, cwd="/", user=user, group=user)
     if done.returncode != 0:
         raise HostError(f"initdb failed in {pgdata}:\n{done.stdout}{done.stderr}")
-
-
-def _as_user(user: str | None) -> dict[str, str]:
-    return {} if user is None else {"user": user, "group": user}
 
 
 def _own_folder(folder: Path, *, user: str | None) -> None:

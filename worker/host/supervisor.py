@@ -84,7 +84,7 @@ class Supervisor:
     def states(self) -> dict[str, ProgramState]:
         """Return every program's state."""
         with self._server() as server:
-            found: list[dict[str, Any]] = server.supervisor.getAllProcessInfo()
+            found: Any = server.supervisor.getAllProcessInfo()
         return {
             info["name"]: ProgramState(
                 name=info["name"], state=info["statename"], pid=info["pid"], words=info["description"]
@@ -143,7 +143,7 @@ class Supervisor:
 
 def render_config(programs: list[Program], *, logs: Path, socket: Path, root: Path) -> str:
     """Return supervisord's configuration file."""
-    sections = {
+    sections: dict[str, dict[str, object]] = {
         "unix_http_server": {"file": socket, "chmod": "0700"},
         "rpcinterface:supervisor": {
             "supervisor.rpcinterface_factory": "supervisor.rpcinterface:make_main_rpcinterface"

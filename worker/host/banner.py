@@ -1,0 +1,62 @@
+"""What a person reads once the platform is healthy: where to look, and how to point an agent at it."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Welcome:
+    """What the banner tells. Secrets are empty when they were shown before."""
+
+    base_url: str
+    email: str
+    password: str
+    project: str
+    api_key: str
+    credentials_file: str
+    has_engine: bool
+
+
+def render_banner(welcome: Welcome) -> str:
+    """Return the banner as text."""
+    parts = [_links(welcome), _curl(welcome), _openclaw(welcome)]
+    line = "─" * 78
+    return f"\n{line}\n" + "\n\n".join(parts) + f"\n{line}\nCtrl-C stops everything.\n"
+
+
+def _links(welcome: Welcome) -> str:
+    password = f"  password {welcome.password}   (shown once)" if welcome.password else "  (password as before)"
+    key = f"{welcome.api_key}   (shown once)" if welcome.api_key else "as before"
+    return "\n".join(
+        [
+            f"  Console   {welcome.base_url}/",
+            f"  Log in    {welcome.email}{password}",
+            f"  Project   {welcome.project}",
+            f"  API key   {key}",
+            f"            both are kept in {welcome.credentials_file}",
+            *([] if welcome.has_engine else ["  Engine    none: model calls are answered once one is registered"]),
+        ]
+    )
+
+
+def _curl(welcome: Welcome) -> str:
+    return "\n".join(
+        [
+            "  Try it:",
+            f"    curl {welcome.base_url}/v1/chat/completions \\",
+            f'      -H "Authorization: Bearer {welcome.api_key or "$CLAW_KEY"}" -H "Content-Type: application/json" \\',
+            """      -d '{"model": "default", "messages": [{"role": "user", "content": "Say hello."}]}'""",
+        ]
+    )
+
+
+def _openclaw(welcome: Welcome) -> str:
+    return "\n".join(
+        [
+            "  Point OpenClaw at it (~/.openclaw/openclaw.json; the compat flags put its session id on the wire):",
+            "    { models: { providers: { claw: {",
+            f'        baseUrl: "{welcome.base_url}/v1", apiKey: "{welcome.api_key or "claw-…"}",',
+            '        models: [ { id: "default", name: "Claw",',
+            "          compat: { sendSessionAffinityHeaders: true, supportsPromptCacheKey: true } } ] } } },",
+            '      agents: { defaults: { model: "claw/default" } } }',
+        ]
+    )
