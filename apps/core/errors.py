@@ -7,10 +7,11 @@ class ServiceError(Exception):
     status = 400
     code = "invalid_request"
 
-    def __init__(self, message: str, *, field: str = "") -> None:
+    def __init__(self, message: str, *, field: str = "", retry_after_s: int | None = None) -> None:
         super().__init__(message)
         self.message = message
         self.field = field
+        self.retry_after_s = retry_after_s
 
 
 class InvalidInput(ServiceError):

@@ -1,4 +1,4 @@
-"""Renders errors of the REST API as problem JSON (RFC 9457). Knows nothing of what went wrong beyond the error itself."""
+"""Renders errors of the REST API as problem JSON (RFC 9457). Knows nothing of what went wrong but the error itself."""
 
 from typing import Any
 
@@ -16,7 +16,8 @@ CONTENT_TYPE = "application/problem+json"
 def handle_exception(error: Exception, context: dict[str, Any]) -> Response | None:
     """DRF's exception handler: services' errors and DRF's own, in one shape."""
     if isinstance(error, ServiceError):
-        return problem(status=error.status, code=error.code, detail=error.message, field=error.field)
+        headers = {"Retry-After": str(error.retry_after_s)} if error.retry_after_s is not None else None
+        return problem(status=error.status, code=error.code, detail=error.message, field=error.field, headers=headers)
     if isinstance(error, Http404):
         error = exceptions.NotFound()
     elif isinstance(error, PermissionDenied):

@@ -1,14 +1,14 @@
 """The pool: exchanges as they happened (ledger), and the trajectories and steps folded out of them."""
 
-from typing import Any
-
 from django.contrib.postgres.fields import ArrayField
+from django.contrib.postgres.indexes import GinIndex
 from django.db import models
 from django.utils import timezone
 
 from apps.accounts.models import Agent, ApiKey, Project
 from apps.core.ids import ID_MAX_LENGTH, new_id
 from apps.registry.models import Version
+from apps.trajectories.querysets import ExchangeQuerySet, StepQuerySet, TrajectoryQuerySet
 
 
 def new_exchange_id() -> str:
@@ -30,7 +30,8 @@ class ExchangeStatus(models.TextChoices):
 
 
 class Exchange(models.Model):
-    """One captured call, raw. Written by the gateway with plain SQL (`exchange_log.py`), never changed but for `folded_at`.
+    """One captured call, raw. Written by the gateway with plain SQL (`exchange_log.py`); only `folded_at` and
+    `fold_error` change.
 
     Columns that carry what a client or an engine said are bytes: nothing a client sends can make the insert fail.
     The ids are not foreign keys for the same reason.
@@ -61,7 +62,9 @@ class Exchange(models.Model):
     first_token_at = models.DateTimeField(null=True)
     ended_at = models.DateTimeField()
     folded_at = models.DateTimeField(null=True)
-    fold_error = models.TextField(blank=True)
+    fold_error = models.TextField(blank=True)  # why the recorder set it aside
+
+    objects = ExchangeQuerySet.as_manager()
 
     class Meta:
         indexes = [
@@ -106,6 +109,8 @@ class Trajectory(models.Model):
     last_step_at = models.DateTimeField(default=timezone.now)
     completed_at = models.DateTimeField(null=True, blank=True)
 
+    objects = TrajectoryQuerySet.as_manager()
+
     class Meta:
         verbose_name_plural = "trajectories"
         indexes = [
@@ -117,7 +122,7 @@ class Trajectory(models.Model):
         ]
         constraints = [
             models.UniqueConstraint(
-                fields=["agent", "session_key"],
+                fields=["agent", "key", "session_key"],
                 condition=models.Q(state="open") & ~models.Q(session_key=""),
                 name="one_open_trajectory_a_session",
             ),
@@ -163,7 +168,7 @@ class Step(models.Model):
     shared_messages = models.PositiveIntegerField(default=0)
     tail_messages = models.BinaryField()  # JSON list, chat shape
     answer = models.BinaryField()  # JSON assistant message, chat shape
-    answer_digests = ArrayField(models.CharField(max_length=64), default=list)  # anchors: tool-call ids, text hash
+    answer_digests = ArrayField(models.CharField(max_length=64), default=list)  # sessions.step_digests
     tools_digest = models.CharField(max_length=64, blank=True)
     n_prompt_tokens = models.PositiveIntegerField(default=0)
     n_completion_tokens = models.PositiveIntegerField(default=0)
@@ -178,10 +183,13 @@ class Step(models.Model):
     started_at = models.DateTimeField()
     ended_at = models.DateTimeField()
 
+    objects = StepQuerySet.as_manager()
+
     class Meta:
         ordering = ["trajectory", "index"]
         indexes = [
             models.Index(fields=["response_id"], condition=~models.Q(response_id=""), name="step_by_response"),
+            GinIndex(fields=["answer_digests"], name="step_by_digest"),
         ]
         constraints = [
             models.UniqueConstraint(fields=["trajectory", "index"], name="step_index_is_unique"),
@@ -205,5 +213,3 @@ class Tools(models.Model):
 
     def __str__(self) -> str:
         return self.digest
-
-

@@ -1,0 +1,210 @@
+"""One exchange, read: what was asked, what was answered, with which tokens.
+
+Knows the chat dialect; no sessions, and no rows but the exchange itself.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from apps.core.contracts.arrays import ID_BYTES
+from apps.trajectories import messages as chat
+from apps.trajectories.messages import Message, hash_text
+from apps.trajectories.models import Exchange, ExchangeStatus, SideCall
+from apps.trajectories.sessions import Story, read_story
+
+
+class UnreadableExchange(ValueError):
+    """The exchange cannot become steps; the message says why."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answer:
+    """One choice. Token ids are int32 and log-probs float32, packed, both of length T; empty when not exact."""
+
+    choice: int
+    message: dict[str, Any]
+    finish_reason: str
+    token_ids: bytes
+    logprobs: bytes
+    is_exact: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sampling:
+    """Parameters that the log-probs depend on, as sent to the engine."""
+
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = -1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Call:
+    """An exchange in the shapes that folding works with."""
+
+    exchange: Exchange
+    messages: list[Message]
+    tools: list[Any]
+    answers: list[Answer]
+    sampling: Sampling
+    is_session_named_by_client: bool
+    """The client put its session's name there by itself, so its side calls bear it too."""
+    retry_count: int
+    body_digest: str
+
+    @cached_property
+    def story(self) -> Story:
+        return read_story(self.messages)
+
+    @property
+    def tools_json(self) -> str:
+        """The tool definitions in one canonical spelling, "" when there are none."""
+        return chat.dump_json(self.tools) if self.tools else ""
+
+    @property
+    def tools_digest(self) -> str:
+        return hash_text(self.tools_json) if self.tools else ""
+
+    @property
+    def chain(self) -> str:
+        """Calls of one chain have the same system text and tools."""
+        return hash_text(chat.system_text(self.messages), self.tools_digest)
+
+
+def read_call(exchange: Exchange) -> Call:
+    """Return the call; raises UnreadableExchange when an answered one does not have its dialect's shape."""
+    if exchange.dialect != "chat":
+        raise UnreadableExchange(f"this recorder does not read the dialect {exchange.dialect!r}")
+    is_failed = exchange.status == ExchangeStatus.ERROR
+    body = _read_object(exchange.request, what="request", is_optional=is_failed)
+    headers = {name.lower(): value for name, value in _read_object(exchange.headers, what="headers").items()}
+    messages = body.get("messages", [])
+    if not isinstance(messages, list):
+        if not is_failed:
+            raise UnreadableExchange("the request's messages are not a list")
+        messages = []
+    tools = body.get("tools")
+    return Call(
+        exchange=exchange,
+        messages=messages,
+        tools=tools if isinstance(tools, list) else [],
+        answers=_read_answers(exchange),
+        sampling=_read_sampling(exchange),
+        is_session_named_by_client=exchange.session_key != headers.get("x-session-id"),
+        retry_count=_read_count(headers.get("x-stainless-retry-count", "")),
+        body_digest=hash_text(bytes(exchange.request).decode("latin-1")),
+    )
+
+
+def _read_object(data: bytes | memoryview, *, what: str, is_optional: bool = False) -> dict[str, Any]:
+    try:
+        value = json.loads(bytes(data) or b"{}")
+    except (ValueError, RecursionError) as error:
+        if is_optional:
+            return {}
+        raise UnreadableExchange(f"the {what} is not JSON: {error}") from error
+    if isinstance(value, dict):
+        return value
+    if is_optional:
+        return {}
+    raise UnreadableExchange(f"the {what} is not a JSON object")
+
+
+def _read_answers(exchange: Exchange) -> list[Answer]:
+    if not exchange.response:
+        return []
+    is_optional = exchange.status == ExchangeStatus.ERROR
+    choices = _read_object(exchange.response, what="response", is_optional=is_optional).get("choices")
+    answers = [
+        _read_answer(exchange, place, choice)
+        for place, choice in enumerate(choices if isinstance(choices, list) else [])
+    ]
+    if exchange.status == ExchangeStatus.COMPLETE and not answers:
+        raise UnreadableExchange("the response has no choices")
+    if len({answer.choice for answer in answers}) != len(answers):
+        raise UnreadableExchange("two choices of the response have the same index")
+    return [answer for answer in answers if _says_something(exchange, answer)]
+
+
+def _says_something(exchange: Exchange, answer: Answer) -> bool:
+    """A call that was cut before its first token has no action to keep."""
+    is_whole = exchange.status == ExchangeStatus.COMPLETE
+    return is_whole or bool(answer.token_ids or answer.message.get("content") or answer.message.get("tool_calls"))
+
+
+def _read_answer(exchange: Exchange, place: int, choice: Any) -> Answer:
+    message = choice.get("message") if isinstance(choice, dict) else None
+    if not isinstance(message, dict):
+        raise UnreadableExchange(f"choice {place} of the response has no message")
+    index = choice.get("index", place)
+    if not isinstance(index, int) or not 0 <= index < 2**15:
+        raise UnreadableExchange(f"choice {place} of the response has the index {index!r}")
+    token_ids, logprobs = _read_tokens(exchange, index)
+    return Answer(
+        choice=index,
+        message=message,
+        finish_reason=chat.clean_text(str(choice.get("finish_reason") or ""))[:30],
+        token_ids=token_ids,
+        logprobs=logprobs,
+        is_exact=bool(
+            exchange.is_exact and exchange.prompt_token_ids and token_ids and len(token_ids) == len(logprobs)
+        ),
+    )
+
+
+def _read_tokens(exchange: Exchange, index: int) -> tuple[bytes, bytes]:
+    """Return the choice's ids and log-probs, each empty when the engine gave none or only part of a number."""
+    ids = bytes(exchange.completion_token_ids[index]) if index < len(exchange.completion_token_ids) else b""
+    logprobs = bytes(exchange.completion_logprobs[index]) if index < len(exchange.completion_logprobs) else b""
+    return (ids if len(ids) % ID_BYTES == 0 else b"", logprobs if len(logprobs) % ID_BYTES == 0 else b"")
+
+
+def _read_sampling(exchange: Exchange) -> Sampling:
+    values = _read_object(exchange.sampling, what="sampling")
+    default = Sampling()
+    return Sampling(
+        temperature=float(_number(values, "temperature", default.temperature)),
+        top_p=float(_number(values, "top_p", default.top_p)),
+        top_k=int(_number(values, "top_k", default.top_k)),
+    )
+
+
+def _number(values: Mapping[str, Any], name: str, default: float) -> float:
+    value = values.get(name)
+    return value if isinstance(value, (int, float)) else default
+
+
+def _read_count(text: str) -> int:
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 9 else 0
+
+
+# Texts by which clients' calls beside the conversation are known: first where they stand, then what they say.
+_SYSTEM_TEXTS = (
+    ("You are a title generator", SideCall.TITLE),
+    ("You are naming a coding session", SideCall.TITLE),
+    ("context summarization assistant", SideCall.COMPACTION),
+    ("managed memory extraction subagent", SideCall.FLUSH),
+)
+_USER_TEXTS = (
+    ("Pre-compaction memory flush", SideCall.FLUSH),
+    ("CONTEXT CHECKPOINT COMPACTION", SideCall.COMPACTION),
+    ("CRITICAL: Respond with TEXT ONLY", SideCall.COMPACTION),
+    ("Follow the heartbeat monitor scratch context", SideCall.HEARTBEAT),
+)
+_SUBAGENT_TEXT = "[Subagent Context] You are running as a subagent"
+
+
+def recognise_side_call(messages: list[Message]) -> SideCall:
+    """Return which side call this is by the texts that clients are known to send, NONE for the main chain."""
+    system = chat.system_text(messages)
+    last = chat.last_user_text(messages)
+    known = [kind for text, kind in _SYSTEM_TEXTS if text in system] + [
+        kind for text, kind in _USER_TEXTS if text in last
+    ]
+    if known:
+        return known[0]
+    users = (chat.text_of(message) for message in messages if chat.role_of(message) == "user")
+    return SideCall.SUBAGENT if any(text.startswith(_SUBAGENT_TEXT) for text in users) else SideCall.NONE

@@ -1,0 +1,110 @@
+"""Turns one exchange into steps of a trajectory. Knows neither the loop nor the locks around it (`recorder.py`)."""
+
+import json
+
+from django.db.models import F, Max
+
+from apps.accounts.models import Agent, ApiKey
+from apps.core.contracts.arrays import ID_BYTES
+from apps.registry.models import Version
+from apps.trajectories import sessions
+from apps.trajectories.calls import Answer, Call, UnreadableExchange, read_call
+from apps.trajectories.messages import make_title
+from apps.trajectories.models import Exchange, ExchangeStatus, Step, Trajectory
+from apps.trajectories.placing import Place, find_place, start_trajectory
+from apps.trajectories.trie import Context, load_context, split_messages, split_tokens, store_tools
+
+
+def fold_exchange(exchange: Exchange) -> Trajectory | None:
+    """Add the exchange's steps to its trajectory and return it; None for a call that failed before any session.
+
+    A call that got no answer makes no step; its trajectory, if it has one, is marked. A call that ended after its
+    trajectory was complete is kept there, out of training. Raises UnreadableExchange when it has no place at all.
+    """
+    agent = Agent.objects.select_related("project").filter(pk=exchange.agent_id, project_id=exchange.project_id).first()
+    if agent is None:
+        raise UnreadableExchange(f"its agent {exchange.agent_id} or project {exchange.project_id} no longer exists")
+    key = ApiKey.objects.filter(pk=exchange.key_id, agent=agent).first()
+    call = read_call(exchange)
+    place = find_place(call, agent=agent, key=key)
+    trajectory = place.trajectory
+    if trajectory is None:
+        if not call.answers and not place.session_key:
+            return None
+        trajectory = start_trajectory(call, place, agent=agent, key=key)
+    steps = _make_steps(call, place, trajectory)
+    _count_in(call, trajectory, steps)
+    if place.replaces:
+        Step.objects.filter(pk=place.replaces).update(is_excluded=True)
+    return trajectory
+
+
+def _make_steps(call: Call, place: Place, trajectory: Trajectory) -> list[Step]:
+    """Write one step for each choice; the choices of a call are siblings."""
+    if not call.answers:
+        return []
+    context = load_context(place.parent_id) if place.parent_id else Context()
+    last = Step.objects.filter(trajectory=trajectory).aggregate(last=Max("index"))["last"]
+    first_index = 0 if last is None else last + 1
+    store_tools(project_id=trajectory.project_id, digest=call.tools_digest, tools_json=call.tools_json)
+    version_id = Version.objects.filter(pk=call.exchange.version_id).values_list("id", flat=True).first()
+    steps = []
+    for offset, answer in enumerate(call.answers):
+        step = _make_step(call, answer, place=place, context=context)
+        step.trajectory, step.index, step.version_id = trajectory, first_index + offset, version_id
+        steps.append(step)
+    return Step.objects.bulk_create(steps)
+
+
+def _make_step(call: Call, answer: Answer, *, place: Place, context: Context) -> Step:
+    exchange = call.exchange
+    prompt = bytes(exchange.prompt_token_ids or b"")
+    if len(prompt) % ID_BYTES:
+        prompt = b""
+    shared_tokens, tail = split_tokens(context.token_ids, prompt)
+    shared_messages, tail_messages = split_messages(context.messages, call.messages)
+    return Step(
+        exchange_id=exchange.id,
+        choice=answer.choice,
+        parent_id=place.parent_id,
+        chain=call.chain,
+        side_call=place.side_call,
+        response_id=exchange.response_id,
+        shared_tokens=shared_tokens,
+        tail_token_ids=tail,
+        completion_token_ids=answer.token_ids,
+        logprobs=answer.logprobs,
+        shared_messages=shared_messages,
+        tail_messages=tail_messages,
+        answer=json.dumps(answer.message, separators=(",", ":")).encode(),
+        answer_digests=sessions.step_digests(
+            place.scope, story=call.story, answer=answer.message, body_digest=call.body_digest
+        ),
+        tools_digest=call.tools_digest,
+        n_prompt_tokens=len(prompt) // ID_BYTES,
+        n_completion_tokens=len(answer.token_ids) // ID_BYTES,
+        finish_reason=answer.finish_reason,
+        status=exchange.status,
+        is_exact=answer.is_exact and bool(prompt),
+        is_excluded=place.is_late,
+        temperature=call.sampling.temperature,
+        top_p=call.sampling.top_p,
+        top_k=call.sampling.top_k,
+        started_at=exchange.started_at,
+        ended_at=exchange.ended_at,
+    )
+
+
+def _count_in(call: Call, trajectory: Trajectory, steps: list[Step]) -> None:
+    """Bring the trajectory's sums up to date. The row is locked, or new and unseen."""
+    trajectory.title = trajectory.title or make_title(call.messages)
+    trajectory.has_error = trajectory.has_error or call.exchange.status == ExchangeStatus.ERROR
+    trajectory.last_step_at = max(trajectory.last_step_at, call.exchange.ended_at)
+    Trajectory.objects.filter(pk=trajectory.pk).update(
+        title=trajectory.title,
+        has_error=trajectory.has_error,
+        last_step_at=trajectory.last_step_at,
+        n_steps=F("n_steps") + len(steps),
+        n_prompt_tokens=F("n_prompt_tokens") + sum(step.n_prompt_tokens for step in steps),
+        n_completion_tokens=F("n_completion_tokens") + sum(step.n_completion_tokens for step in steps),
+    )

@@ -1,0 +1,146 @@
+"""Chat messages made comparable: two requests tell the same story although a client re-wrote how it is spelled.
+
+For comparison only: what is stored and trained on is never normalised. Knows chat shapes, no database and no sessions.
+The quirks come from captured requests of real clients (tests/data/captures).
+"""
+
+import hashlib
+import json
+import re
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+Message = Any  # what stands in a request's `messages`: a dict, if the client is sane
+
+TITLE_LENGTH = 200
+# OpenClaw ends every request with this block and leaves it out of the next one.
+_TRANSIENT = re.compile(r"<<<BEGIN_OPENCLAW_INTERNAL_CONTEXT>>>.*?<<<END_OPENCLAW_INTERNAL_CONTEXT>>>", re.DOTALL)
+_NOT_ALPHANUMERIC = re.compile(r"[^0-9A-Za-z]")
+_NOT_STORABLE = re.compile("[\x00\ud800-\udfff]")  # what Postgres text refuses
+
+
+def hash_text(*parts: str) -> str:
+    """Return 32 hex digits over the parts; any text is taken, lone surrogates included."""
+    digest = hashlib.blake2b(digest_size=16)
+    for part in parts:
+        data = part.encode("utf-8", "surrogatepass")
+        digest.update(len(data).to_bytes(8, "little") + data)
+    return digest.hexdigest()
+
+
+def dump_json(value: Any) -> str:
+    """Return one canonical spelling, ASCII only, so that equal text means equal value."""
+    return json.dumps(value, separators=(",", ":"))
+
+
+def role_of(message: Message) -> str:
+    """Return the role; `developer` is how some clients spell `system`."""
+    role = message.get("role") if isinstance(message, dict) else None
+    return "system" if role == "developer" else str(role or "")
+
+
+def text_of(message: Message) -> str:
+    """Return the message's text without what the client takes out again in its next request."""
+    content = message.get("content") if isinstance(message, dict) else None
+    return "\n".join(text for kind, text in _content_parts(content) if kind == "text")
+
+
+def call_ids_of(message: Message) -> list[str]:
+    """Return the ids of the message's tool calls as the strictest client sends them back: letters and digits only."""
+    return [_plain_id(call.get("id")) for call in _tool_calls(message) if call.get("id")]
+
+
+def digest_message(message: Message) -> str | None:
+    """Return a digest of what the message says, None when it says nothing that lasts.
+
+    Equal: content "" / null / absent, a string and one text part, with or without cache_control, tool-call ids with and
+    without punctuation, arguments however spaced, with or without reasoning, names and refusals.
+    """
+    if not isinstance(message, dict):
+        return hash_text("odd", dump_json(message))
+    parts = _content_parts(message.get("content"))
+    role = role_of(message)
+    if role == "user" and not parts and message.get("content"):
+        return None
+    calls = [dump_json(_comparable_call(call)) for call in _tool_calls(message)]
+    return hash_text(role, _plain_id(message.get("tool_call_id")), dump_json(parts), *calls)
+
+
+def digest_answer_text(message: Message) -> str:
+    """Return a digest of an assistant message's text, "" when it has none."""
+    text = text_of(message).strip()
+    return hash_text(text) if text else ""
+
+
+def chain_digests(digests: Sequence[str]) -> list[str]:
+    """Return for each prefix of the history one digest: entry k stands for the first k messages."""
+    chained = [hash_text("history")]
+    for digest in digests:
+        chained.append(hash_text(chained[-1], digest))
+    return chained
+
+
+def system_text(messages: Iterable[Message]) -> str:
+    """Return the text of all system messages."""
+    return "\n".join(text_of(message) for message in messages if role_of(message) == "system")
+
+
+def last_user_text(messages: Sequence[Message]) -> str:
+    """Return the last user message that says something lasting."""
+    texts = (text_of(message) for message in reversed(messages) if role_of(message) == "user")
+    return next((text for text in texts if text.strip()), "")
+
+
+def make_title(messages: Iterable[Message]) -> str:
+    """Return the first user message on one line, cut, in characters that a text column takes."""
+    texts = (text_of(message) for message in messages if role_of(message) == "user")
+    first = next((text for text in texts if text.strip()), "")
+    return clean_text(" ".join(first.split()))[:TITLE_LENGTH]
+
+
+def clean_text(text: str) -> str:
+    """Return the text without what Postgres refuses in a text column."""
+    return _NOT_STORABLE.sub("", text)
+
+
+def _content_parts(content: Any) -> list[tuple[str, str]]:
+    """Return ("text", its text) and ("other", canonical JSON) for each part that says something lasting."""
+    if content is None:
+        return []
+    parts = content if isinstance(content, list) else [content]
+    found = (_comparable_part(part) for part in parts)
+    return [(kind, text) for kind, text in found if text]
+
+
+def _comparable_part(part: Any) -> tuple[str, str]:
+    text = part.get("text") if isinstance(part, dict) else part
+    if isinstance(text, str):
+        return "text", _TRANSIENT.sub("", text)
+    if isinstance(part, dict):
+        part = {key: value for key, value in part.items() if key != "cache_control"}
+    return "other", json.dumps(part, separators=(",", ":"), sort_keys=True)
+
+
+def _tool_calls(message: Message) -> list[dict[str, Any]]:
+    calls = message.get("tool_calls") if isinstance(message, dict) else None
+    return [call for call in calls if isinstance(call, dict)] if isinstance(calls, list) else []
+
+
+def _comparable_call(call: dict[str, Any]) -> list[Any]:
+    function = call.get("function")
+    if not isinstance(function, dict):
+        return [_plain_id(call.get("id")), call]
+    return [_plain_id(call.get("id")), function.get("name"), _comparable_arguments(function.get("arguments"))]
+
+
+def _comparable_arguments(arguments: Any) -> Any:
+    if isinstance(arguments, str):
+        try:
+            arguments = json.loads(arguments)
+        except ValueError:
+            return arguments
+    return json.dumps(arguments, sort_keys=True)
+
+
+def _plain_id(value: Any) -> str:
+    return _NOT_ALPHANUMERIC.sub("", value) if isinstance(value, str) else ""

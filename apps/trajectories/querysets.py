@@ -1,0 +1,86 @@
+"""Questions that are asked of many exchanges, trajectories or steps. Knows rows only."""
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+from django.db import models
+from django.db.models import Exists, OuterRef, Q
+
+if TYPE_CHECKING:
+    from apps.trajectories.models import Exchange, Step, Trajectory  # noqa: F401 (the models import this file)
+
+
+class ExchangeQuerySet(models.QuerySet["Exchange"]):
+    def unfolded(self) -> "ExchangeQuerySet":
+        """What the recorder has still to look at, in the order in which the calls began."""
+        return self.filter(folded_at=None).order_by("id")
+
+    def set_aside(self) -> "ExchangeQuerySet":
+        """What could not be folded; `fold_error` says why."""
+        return self.exclude(fold_error="")
+
+
+class TrajectoryQuerySet(models.QuerySet["Trajectory"]):
+    def open_at(self, moment: datetime) -> "TrajectoryQuerySet":
+        """Those that a call which ended then belongs to: open still, or closed later."""
+        return self.filter(Q(completed_at=None) | Q(completed_at__gte=moment))
+
+    def idle_since(self, moment: datetime) -> "TrajectoryQuerySet":
+        """Open ones in which nothing has happened after `moment`."""
+        return self.filter(state="open", last_step_at__lt=moment)
+
+    def settled(self) -> "TrajectoryQuerySet":
+        """Complete, and none of the agent's calls from before the end is still to be folded."""
+        from apps.trajectories.models import Exchange  # noqa: PLC0415 (the models import this file)
+
+        pending = Exchange.objects.filter(
+            Q(trajectory_id="") | Q(trajectory_id=OuterRef("id")),
+            folded_at=None,
+            agent_id=OuterRef("agent_id"),
+            started_at__lte=OuterRef("completed_at"),
+        )
+        return self.filter(~Exists(pending), state="complete")
+
+    def for_training(self, *, channel: str = "train") -> "TrajectoryQuerySet":
+        """Settled trajectories of a channel that have a reward and that nobody keeps out."""
+        return self.settled().filter(channel=channel, reward__isnull=False, is_excluded=False, n_steps__gt=0)
+
+    def matching(
+        self,
+        *,
+        agent: str = "",
+        channel: str = "",
+        state: str = "",
+        group: str = "",
+        has_reward: bool | None = None,
+        is_excluded: bool | None = None,
+    ) -> "TrajectoryQuerySet":
+        """Those that fit every filter given. `agent` is a slug."""
+        rows = self
+        named = {"agent__slug": agent, "channel": channel, "state": state, "group": group}
+        rows = rows.filter(**{name: value for name, value in named.items() if value})
+        if has_reward is not None:
+            rows = rows.filter(reward__isnull=not has_reward)
+        if is_excluded is not None:
+            rows = rows.filter(is_excluded=is_excluded)
+        return rows
+
+
+class StepQuerySet(models.QuerySet["Step"]):
+    def found_by(self, digests: Sequence[str]) -> "StepQuerySet":
+        """Steps that have any of the digests of `sessions.step_digests`."""
+        return self.filter(answer_digests__overlap=list(digests))
+
+    def gone_on_from(self, step_ids: Sequence[str]) -> set[str]:
+        """Which of these steps a step of the main chain goes on from."""
+        children = self.filter(parent_id__in=step_ids, side_call="")
+        return {parent_id for parent_id in children.values_list("parent_id", flat=True) if parent_id}
+
+    def in_trajectories_open_at(self, moment: datetime) -> "StepQuerySet":
+        """Steps of trajectories that a call which ended then may go on with."""
+        return self.filter(Q(trajectory__completed_at=None) | Q(trajectory__completed_at__gte=moment))
+
+    def for_training(self) -> "StepQuerySet":
+        """Whole, exact calls of the main chain that nobody keeps out."""
+        return self.filter(status="complete", is_exact=True, is_excluded=False, side_call="", n_completion_tokens__gt=0)

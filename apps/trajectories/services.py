@@ -1,0 +1,157 @@
+"""Every change to trajectories but folding: opening, completing, closing the idle, keeping out, rewards. And the way to
+find one for a caller. Knows no HTTP."""
+
+import json
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Any
+
+from django.db import transaction
+from django.utils import timezone
+
+from apps.accounts.access import Caller
+from apps.accounts.models import Agent, ApiKey, Project, Role
+from apps.accounts.services import record_event
+from apps.core.errors import Conflict, Forbidden, InvalidInput, NotFound
+from apps.core.live import publish_news
+from apps.trajectories.models import Channel, Exchange, Step, Trajectory, TrajectoryState
+from apps.trajectories.recorder import fold_agent
+
+MAX_METADATA_BYTES = 16_384
+
+
+def find_trajectory(*, caller: Caller, trajectory_id: str, role: Role = Role.VIEWER) -> Trajectory:
+    """Return the trajectory if the caller has `role` in its project. Another team's id looks like a missing one."""
+    trajectory = Trajectory.objects.select_related("project__team", "agent").filter(pk=trajectory_id).first()
+    has = caller.role_in(trajectory.project) if trajectory else None
+    if trajectory is None or has is None:
+        raise NotFound(f"there is no trajectory {trajectory_id!r}")
+    if not has.includes(role):
+        raise Forbidden(
+            f"this needs the role {role.label.lower()}; you are {has.label.lower()}: ask an owner of the team"
+        )
+    return trajectory
+
+
+def open_trajectory(
+    *,
+    agent: Agent,
+    key: ApiKey | None = None,
+    channel: str = Channel.TRAIN,
+    group: str = "",
+    metadata: Mapping[str, Any] | None = None,
+) -> Trajectory:
+    """Open a trajectory that calls will name by its id."""
+    metadata = dict(metadata or {})
+    _check_metadata(metadata)
+    trajectory = Trajectory.objects.create(
+        project_id=agent.project_id, agent=agent, key=key, channel=channel, group=group, metadata=metadata
+    )
+    publish_news(trajectory.project_id, kind="trajectory", object_id=trajectory.id)
+    return trajectory
+
+
+def _check_metadata(metadata: dict[str, Any]) -> None:
+    text = json.dumps(metadata)
+    if len(text) > MAX_METADATA_BYTES:
+        raise InvalidInput(f"metadata may have {MAX_METADATA_BYTES} bytes; this has {len(text)}", field="metadata")
+    if "\\u0000" in text or "\\ud8" in text.lower():
+        _check_storable(text)
+
+
+def _check_storable(text: str) -> None:
+    """Postgres refuses NUL and lone surrogates inside JSON."""
+    try:
+        plain = json.dumps(json.loads(text), ensure_ascii=False)
+        plain.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidInput("metadata holds half a character (a lone surrogate)", field="metadata") from error
+    if "\\u0000" in plain:
+        raise InvalidInput("metadata holds a NUL character", field="metadata")
+
+
+def complete_trajectory(*, trajectory: Trajectory) -> Trajectory:
+    """Say that nothing more comes. Doing it twice is fine.
+
+    Calls that ended before this moment belong to the trajectory even when they are folded later; they are folded now if
+    no recorder is faster.
+    """
+    changed = Trajectory.objects.filter(pk=trajectory.pk, state=TrajectoryState.OPEN).update(
+        state=TrajectoryState.COMPLETE, completed_at=timezone.now()
+    )
+    fold_agent(trajectory.agent_id)
+    if changed:
+        publish_news(trajectory.project_id, kind="trajectory", object_id=trajectory.pk)
+    trajectory.refresh_from_db()
+    return trajectory
+
+
+def close_idle_trajectories(*, idle_s: float) -> int:
+    """Complete the open trajectories in which nothing happened for `idle_s` seconds; returns how many."""
+    now = timezone.now()
+    idle = Trajectory.objects.idle_since(now - timedelta(seconds=idle_s))
+    closed = 0
+    for trajectory_id, project_id in idle.values_list("id", "project_id")[:1000]:
+        # The filter again: a call may have come in between.
+        changed = Trajectory.objects.idle_since(now - timedelta(seconds=idle_s)).filter(pk=trajectory_id)
+        if changed.update(state=TrajectoryState.COMPLETE, completed_at=now) == 1:
+            closed += 1
+            publish_news(project_id, kind="trajectory", object_id=trajectory_id)
+    return closed
+
+
+@transaction.atomic
+def set_exclusion(*, trajectory: Trajectory, is_excluded: bool, actor: str) -> Trajectory:
+    """Keep a trajectory out of training, or let it in again. Saying the same twice is fine."""
+    changed = Trajectory.objects.filter(pk=trajectory.pk, is_excluded=not is_excluded).update(is_excluded=is_excluded)
+    if changed:
+        action = "trajectory.excluded" if is_excluded else "trajectory.included"
+        record_event(team=trajectory.project.team, actor=actor, action=action, object_id=trajectory.pk)
+        publish_news(trajectory.project_id, kind="trajectory", object_id=trajectory.pk)
+    trajectory.is_excluded = is_excluded
+    return trajectory
+
+
+@transaction.atomic
+def set_rewards(
+    *, trajectory: Trajectory, reward: float | None, step_rewards: Mapping[str, float | None] | None = None
+) -> None:
+    """Store what the labels add up to. Steps that are not named have no reward: None is not zero."""
+    given = {step_id: value for step_id, value in (step_rewards or {}).items() if value is not None}
+    Trajectory.objects.filter(pk=trajectory.pk).update(reward=reward)
+    trajectory.reward = reward
+    Step.objects.filter(trajectory=trajectory, reward__isnull=False).exclude(pk__in=given).update(reward=None)
+    for step_id, value in given.items():
+        Step.objects.filter(pk=step_id, trajectory=trajectory).update(reward=value)
+
+
+def find_step_by_response(*, caller: Caller, response_id: str, choice: int = 0, role: Role = Role.VIEWER) -> Step:
+    """Return the step of an answer by the id that the agent was given, folding its exchange now if it is still pending.
+
+    Raises NotFound for an id that the caller cannot see, Conflict (with a time to try again) when it cannot be folded.
+    """
+    exchange = _find_exchange(caller=caller, response_id=response_id)
+    if exchange.folded_at is None:
+        fold_agent(exchange.agent_id)
+    step = (
+        Step.objects.select_related("trajectory__project__team", "trajectory__agent")
+        .filter(exchange_id=exchange.id, choice=choice)
+        .first()
+    )
+    if step is not None:
+        find_trajectory(caller=caller, trajectory_id=step.trajectory_id, role=role)
+        return step
+    exchange.refresh_from_db()
+    if exchange.folded_at is None:
+        raise Conflict("this call is not in the pool yet; try again in a second", retry_after_s=1)
+    if exchange.fold_error:
+        raise Conflict(f"this call could not be put into the pool: {exchange.fold_error}")
+    raise NotFound(f"the answer {response_id!r} has no choice {choice}")
+
+
+def _find_exchange(*, caller: Caller, response_id: str) -> Exchange:
+    for exchange in Exchange.objects.filter(response_id=response_id).order_by("-id")[:5]:
+        project = Project.objects.filter(pk=exchange.project_id).first()
+        if project is not None and caller.role_in(project) is not None:
+            return exchange
+    raise NotFound(f"there is no answer {response_id!r}")
