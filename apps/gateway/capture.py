@@ -1,0 +1,227 @@
+"""Takes an engine's answer apart: what the client gets, and exactly what the engine sampled.
+
+Feeds on chat completions (chunks or a whole one) as vLLM sends them with `return_token_ids` and `logprobs`. It gives
+the answer our own ids, strips what the client did not ask for, and keeps ids and log-probs as they came. Nothing is
+tokenised.
+"""
+
+import secrets
+from dataclasses import dataclass, field
+from typing import Any
+
+from apps.core.contracts.arrays import pack_ids, pack_logprobs
+
+Json = dict[str, Any]
+_ENGINE_ONLY = ("prompt_text", "prompt_logprobs", "kv_transfer_params", "ec_transfer_params", "metrics")
+
+
+def new_call_id() -> str:
+    """Return a tool call's id. Letters and digits only: some clients strip the rest, which would break the anchor."""
+    return f"call{secrets.token_hex(12)}"
+
+
+@dataclass(frozen=True, slots=True)
+class Wishes:
+    """What the client asked to see beside the answer itself."""
+
+    usage: bool = True
+    logprobs: bool = False
+    token_ids: bool = False
+
+
+@dataclass(slots=True)
+class ToolCall:
+    id: str = field(default_factory=new_call_id)
+    name: str = ""
+    arguments: list[str] = field(default_factory=list)
+
+    def render(self) -> Json:
+        function = {"name": self.name, "arguments": "".join(self.arguments)}
+        return {"id": self.id, "type": "function", "function": function}
+
+
+@dataclass(slots=True)
+class ChoiceCapture:
+    """One choice as far as it has come."""
+
+    content: list[str] = field(default_factory=list)
+    reasoning: list[str] = field(default_factory=list)
+    refusal: list[str] = field(default_factory=list)
+    tool_calls: dict[int, ToolCall] = field(default_factory=dict)
+    finish_reason: str | None = None
+    token_ids: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+
+    def render(self, index: int) -> Json:
+        """Return the choice in the non-streamed shape."""
+        calls = [call.render() for _, call in sorted(self.tool_calls.items())]
+        text = "".join(self.content)
+        message: Json = {"role": "assistant", "content": text if text or not calls else None}
+        if self.reasoning:
+            message["reasoning_content"] = "".join(self.reasoning)
+        if self.refusal:
+            message["refusal"] = "".join(self.refusal)
+        if calls:
+            message["tool_calls"] = calls
+        return {"index": index, "message": message, "logprobs": None, "finish_reason": self.finish_reason}
+
+    def has_exact_tokens(self) -> bool:
+        """Whether each token from the first to the end token has its id and its log-prob."""
+        return 0 < len(self.token_ids) == len(self.logprobs) and self.finish_reason is not None
+
+
+class AnswerCapture:
+    """Everything about one answer. `response_id` and `model` are what the client is told."""
+
+    def __init__(self, *, response_id: str, model: str, n_choices: int, wishes: Wishes) -> None:
+        self.response_id = response_id
+        self.model = model
+        self.n_choices = n_choices
+        self.wishes = wishes
+        self.choices: dict[int, ChoiceCapture] = {}
+        self.prompt_token_ids: list[int] | None = None
+        self.usage: Json | None = None
+        self.created = 0
+        self.fingerprint: str | None = None
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether every choice has ended: what follows is usage and the end mark."""
+        return self.n_finished >= self.n_choices
+
+    @property
+    def n_finished(self) -> int:
+        return sum(choice.finish_reason is not None for choice in self.choices.values())
+
+    def take_chunk(self, chunk: Json) -> bool:
+        """Record a chunk of a stream and turn it into what the client gets; says whether it gets it at all."""
+        self._take_head(chunk)
+        if "usage" in chunk and not self.wishes.usage:
+            del chunk["usage"]
+        choices = chunk.get("choices") or []
+        is_worth_sending = bool(chunk.get("usage"))
+        for choice in choices:
+            capture = self._choice(choice)
+            delta = choice.get("delta") or {}
+            _rename_reasoning(delta)
+            self._take_delta(capture, delta)
+            is_worth_sending |= self._take_tokens(capture, choice) or bool(delta)
+        return is_worth_sending
+
+    def take_whole(self, answer: Json) -> None:
+        """Record a whole answer and turn it into what the client gets."""
+        self._take_head(answer)
+        for choice in answer.get("choices") or []:
+            capture = self._choice(choice)
+            message = choice.get("message") or {}
+            _rename_reasoning(message)
+            for index, call in enumerate(message.get("tool_calls") or []):
+                call["id"] = capture.tool_calls.setdefault(index, ToolCall()).id
+            self._take_tokens(capture, choice)
+            choice.pop("routed_experts", None)
+
+    def render(self) -> Json:
+        """Return what has come of a stream, in the non-streamed shape."""
+        return {
+            "id": self.response_id,
+            "object": "chat.completion",
+            "created": self.created,
+            "model": self.model,
+            "choices": [choice.render(index) for index, choice in sorted(self.choices.items())],
+            "usage": self.usage,
+            "system_fingerprint": self.fingerprint,
+        }
+
+    def packed_tokens(self) -> "PackedTokens":
+        """Return ids and log-probs as bytes, and whether they are all there."""
+        choices = [choice for _, choice in sorted(self.choices.items())]
+        try:
+            return PackedTokens(
+                prompt=None if self.prompt_token_ids is None else pack_ids(self.prompt_token_ids),
+                completions=tuple(pack_ids(choice.token_ids) for choice in choices),
+                logprobs=tuple(pack_logprobs(choice.logprobs) for choice in choices),
+                is_exact=self._is_exact(choices),
+            )
+        except (TypeError, OverflowError):  # an engine that sends no numbers
+            return PackedTokens(prompt=None, completions=(), logprobs=(), is_exact=False)
+
+    def _is_exact(self, choices: list[ChoiceCapture]) -> bool:
+        if not self.prompt_token_ids or len(choices) != self.n_choices or self.usage is None:
+            return False
+        n_sampled = sum(len(choice.token_ids) for choice in choices)
+        return all(choice.has_exact_tokens() for choice in choices) and n_sampled == self.usage.get("completion_tokens")
+
+    def _take_head(self, answer: Json) -> None:
+        self.created = answer.get("created") or self.created
+        self.fingerprint = answer.get("system_fingerprint") or self.fingerprint
+        self.usage = answer.get("usage") or self.usage
+        if (prompt_ids := answer.get("prompt_token_ids")) is not None:
+            self.prompt_token_ids = prompt_ids
+            if not self.wishes.token_ids:
+                del answer["prompt_token_ids"]
+        for name in _ENGINE_ONLY:
+            if name in answer and answer[name] is None:
+                del answer[name]
+        answer["id"] = self.response_id
+        answer["model"] = self.model
+
+    def _choice(self, choice: Json) -> ChoiceCapture:
+        return self.choices.setdefault(choice.get("index") or 0, ChoiceCapture())
+
+    def _take_tokens(self, capture: ChoiceCapture, choice: Json) -> bool:
+        """Record ids, log-probs and the end; says whether the client wants to see any of it."""
+        ids = choice.get("token_ids")
+        if ids is not None:
+            capture.token_ids += ids
+            if not self.wishes.token_ids:
+                del choice["token_ids"]
+        logprobs = choice.get("logprobs")
+        if logprobs is not None:
+            capture.logprobs += [item["logprob"] for item in logprobs.get("content") or ()]
+            if not self.wishes.logprobs:
+                choice["logprobs"] = None
+        finish_reason = choice.get("finish_reason")
+        if finish_reason is not None:
+            capture.finish_reason = finish_reason
+        shown = (ids and self.wishes.token_ids) or (logprobs and self.wishes.logprobs)
+        return finish_reason is not None or bool(shown)
+
+    def _take_delta(self, capture: ChoiceCapture, delta: Json) -> None:
+        if text := delta.get("content"):
+            capture.content.append(text)
+        if text := delta.get("reasoning_content"):
+            capture.reasoning.append(text)
+        if text := delta.get("refusal"):
+            capture.refusal.append(text)
+        for part in delta.get("tool_calls") or ():
+            _take_tool_call(capture, part)
+
+
+@dataclass(frozen=True, slots=True)
+class PackedTokens:
+    """Little-endian: int32 ids, float32 log-probs (nats)."""
+
+    prompt: bytes | None
+    completions: tuple[bytes, ...]
+    logprobs: tuple[bytes, ...]
+    is_exact: bool
+
+
+def _take_tool_call(capture: ChoiceCapture, part: Json) -> None:
+    call = capture.tool_calls.setdefault(part.get("index") or 0, ToolCall())
+    if "id" in part:
+        part["id"] = call.id
+    function = part.get("function") or {}
+    if name := function.get("name"):
+        call.name += name
+        function.setdefault("arguments", "")  # vLLM leaves it out of the first delta, OpenAI never does
+    if arguments := function.get("arguments"):
+        call.arguments.append(arguments)
+
+
+def _rename_reasoning(message: Json) -> None:
+    """vLLM says `reasoning`; agents read `reasoning_content`."""
+    if "reasoning" in message:
+        text = message.pop("reasoning")
+        if text is not None:
+            message.setdefault("reasoning_content", text)

@@ -1,0 +1,57 @@
+"""The parts that all endpoints of one process share, started and stopped together."""
+
+import asyncio
+from collections.abc import Mapping
+
+import structlog
+from django.conf import settings
+
+from apps.accounts.api.authentication import read_secret
+from apps.gateway.engines import Engines
+from apps.gateway.errors import bad_key, unavailable
+from apps.gateway.replay import replay_forever
+from apps.gateway.routes import KeyRoute, RouteBook
+from apps.gateway.spool import Spool
+from apps.gateway.trajectory_gate import TrajectoryGate
+from apps.gateway.writer import ExchangeWriter
+
+log = structlog.get_logger(__name__)
+
+
+class Desk:
+    """Routes, engines, the writer with its spool, and the gate to trajectories. Made inside the running event loop."""
+
+    def __init__(self) -> None:
+        self.routes = RouteBook()
+        self.engines = Engines()
+        self.spool = Spool(settings.CLAW.data_dir / "spool")
+        self.writer = ExchangeWriter(self.spool)
+        self.trajectories = TrajectoryGate()
+        self._replay: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        await self.routes.start()
+        await self.writer.start()
+        self._replay = asyncio.create_task(replay_forever(self.spool))
+        log.info("gateway.started", keys=len(self.routes.snapshot.keys), engines=len(self.routes.snapshot.engines))
+
+    async def stop(self) -> None:
+        """Called when no call is in flight any more: write what is queued, let go of everything."""
+        if self._replay is not None:
+            self._replay.cancel()
+            await asyncio.gather(self._replay, return_exceptions=True)
+        await self.writer.stop()
+        await self.routes.stop()
+        await self.trajectories.close()
+        await self.engines.close()
+        log.info("gateway.stopped")
+
+    async def identify(self, headers: Mapping[str, str]) -> KeyRoute:
+        """Return who speaks; raises ApiError (401, or 503 before the first snapshot)."""
+        secret = read_secret(headers.get("authorization", ""), headers.get("x-api-key", ""))
+        key = await self.routes.find_key(secret) if secret else None
+        if key is not None:
+            return key
+        if not self.routes.is_loaded:
+            raise unavailable("The platform is starting: its database does not answer yet.", code="starting")
+        raise bad_key()

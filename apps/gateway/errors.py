@@ -1,0 +1,80 @@
+"""Errors in OpenAI's shape: `{"error": {"message", "type", "param", "code"}}`. Knows nothing of what went wrong."""
+
+from typing import Any
+
+import orjson
+from starlette.requests import Request
+from starlette.responses import Response
+
+RETRY_AFTER_S = 5
+
+
+class ApiError(Exception):
+    """What the client is told instead of an answer. `param` names the field that is at fault."""
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        status: int = 400,
+        code: str | None = None,
+        param: str | None = None,
+        kind: str = "invalid_request_error",
+        headers: dict[str, str] | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.status = status
+        self.code = code
+        self.param = param
+        self.kind = kind
+        self.headers = headers or {}
+
+    def body(self) -> dict[str, Any]:
+        return {"error": {"message": self.message, "type": self.kind, "param": self.param, "code": self.code}}
+
+
+def bad_request(message: str, *, param: str | None = None, code: str | None = None) -> ApiError:
+    """The client has to change the request."""
+    return ApiError(message, param=param, code=code)
+
+
+def bad_key() -> ApiError:
+    """No key, or one that we do not know, has expired or is switched off."""
+    return ApiError(
+        "Incorrect API key provided: send a key of this platform as `Authorization: Bearer claw-…` or `x-api-key`.",
+        status=401,
+        code="invalid_api_key",
+        headers={"WWW-Authenticate": "Bearer"},
+    )
+
+
+def unknown_model(name: str, *, known: list[str]) -> ApiError:
+    """The project has no such model; the message lists those it has."""
+    hint = f"This key can use: {', '.join(known)}." if known else "This key's project has no model yet."
+    return ApiError(
+        f"The model `{name[:200]}` does not exist or you do not have access to it. {hint}",
+        status=404,
+        code="model_not_found",
+        param="model",
+    )
+
+
+def unavailable(message: str, *, code: str = "engine_unavailable") -> ApiError:
+    """A part behind us does not answer; the same request may work later."""
+    headers = {"Retry-After": str(RETRY_AFTER_S)}
+    return ApiError(message, status=503, code=code, kind="server_error", headers=headers)
+
+
+def render_error(error: ApiError, *, request_id: str = "") -> Response:
+    """Return the HTTP answer for an error."""
+    headers = dict(error.headers)
+    if request_id:
+        headers["x-request-id"] = request_id
+    return Response(orjson.dumps(error.body()), error.status, headers, "application/json")
+
+
+async def handle_api_error(request: Request, error: Exception) -> Response:
+    """Starlette's exception handler for ApiError."""
+    assert isinstance(error, ApiError)  # noqa: S101 (registered for it)
+    return render_error(error, request_id=request.scope.get("claw.exchange_id", ""))

@@ -1,0 +1,28 @@
+"""`/healthz` (the process runs) and `/readyz` (it can do its work), from what the process knows anyway."""
+
+import orjson
+from starlette.requests import Request
+from starlette.responses import Response
+
+from apps.gateway.desk import Desk
+
+
+class Health:
+    """Answers load balancers and supervisors; needs no key and asks nobody."""
+
+    def __init__(self, desk: Desk) -> None:
+        self.desk = desk
+
+    async def healthz(self, _request: Request) -> Response:
+        return Response(b'{"status":"up"}', media_type="application/json")
+
+    async def readyz(self, _request: Request) -> Response:
+        routes = self.desk.routes
+        parts = {
+            "database": self.desk.writer.is_connected and routes.is_loaded,
+            "redis": routes.is_listening,
+            "engine": any(engine.is_up for engine in routes.snapshot.engines),
+        }
+        is_ready = all(parts.values())
+        body = {"status": "ready" if is_ready else "not ready", **parts, "lost_exchanges": self.desk.writer.n_lost}
+        return Response(orjson.dumps(body), 200 if is_ready else 503, media_type="application/json")

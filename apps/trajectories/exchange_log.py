@@ -1,0 +1,57 @@
+"""Plain SQL between the gateway and the pool: the token path has no time for the ORM.
+
+Knows the two tables' columns (a test compares them with the models); does not know who calls or when.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from functools import cache
+from typing import Any, LiteralString
+
+import psycopg
+
+from apps.core.contracts.exchange import ExchangeRecord
+
+CHANNEL = "claw_exchanges"  # NOTIFY: there are new rows to fold
+_COLUMNS = tuple(field.name for field in fields(ExchangeRecord))
+
+
+async def insert_exchanges(connection: psycopg.AsyncConnection[Any], records: Sequence[ExchangeRecord]) -> None:
+    """Write the records that the pool does not have yet, and wake the recorder: one statement, so one commit.
+
+    `connection` must be in autocommit mode. On an error none is written.
+    """
+    values = [getattr(record, name) for record in records for name in _COLUMNS]
+    await connection.execute(_insert_statement(len(records)), _listed(values))
+
+
+def _listed(values: list[Any]) -> list[Any]:
+    return [list(value) if isinstance(value, tuple) else value for value in values]
+
+
+@cache
+def _insert_statement(n_rows: int) -> LiteralString:
+    columns = ", ".join([*_COLUMNS, "fold_error"])
+    marks = ["%s::bytea[]" if name.startswith("completion_") else "%s" for name in _COLUMNS]
+    row = f"({', '.join(marks)}, '')"
+    return (
+        f"WITH written AS (INSERT INTO trajectories_exchange ({columns}) "  # noqa: S608 (names from the dataclass)
+        f"VALUES {', '.join([row] * n_rows)} ON CONFLICT (id) DO NOTHING) SELECT pg_notify('{CHANNEL}', '')"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class TrajectoryStub:
+    """As much of a trajectory as the gateway must know to let a call in."""
+
+    project_id: str
+    state: str
+
+
+async def find_trajectory(connection: psycopg.AsyncConnection[Any], trajectory_id: str) -> TrajectoryStub | None:
+    """Return whose trajectory this is and whether it is open; None when there is none."""
+    cursor = await connection.execute(
+        "SELECT project_id, state FROM trajectories_trajectory WHERE id = %s", [trajectory_id]
+    )
+    row = await cursor.fetchone()
+    return TrajectoryStub(project_id=row[0], state=row[1]) if row else None

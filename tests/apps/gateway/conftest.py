@@ -1,0 +1,125 @@
+"""A running gateway (real uvicorn, in a thread) in front of a fake engine, over the test run's Postgres and Valkey."""
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import httpx
+import pytest
+import uvicorn
+from pytest_django.fixtures import Settings
+from starlette.responses import PlainTextResponse
+
+from apps.accounts.models import ApiKey, Project
+from apps.gateway.app import GatewayDoor
+from apps.registry.models import Engine, Policy, Version
+from apps.trajectories.models import Exchange
+from tests.factories.registry import AliasFactory, EngineFactory, PolicyFactory, VersionFactory
+from tests.fakes.engine import FakeEngine
+
+Json = dict[str, Any]
+
+
+class GatewayServer:
+    """Uvicorn with the door, in a thread; everything that is not the gateway's answers `rest`."""
+
+    def __init__(self) -> None:
+        self.door = GatewayDoor(PlainTextResponse("rest"))
+        config = uvicorn.Config(self.door, port=0, lifespan="on", log_config=None, ws="none", timeout_graceful_shutdown=3)
+        self.server = uvicorn.Server(config)
+        self.url = ""
+        self.loop: asyncio.AbstractEventLoop | None = None
+        self._thread = threading.Thread(target=self._run)
+
+    def _run(self) -> None:
+        asyncio.run(self._serve())
+
+    async def _serve(self) -> None:
+        self.loop = asyncio.get_running_loop()
+        await self.server.serve()
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        wait_until(lambda: self.server.started or not self._thread.is_alive())
+        self.url = "http://127.0.0.1:%d" % self.server.servers[0].sockets[0].getsockname()[1]
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.server.should_exit = True
+        self._thread.join(20)
+        assert not self._thread.is_alive()
+
+
+def wait_until(is_true: Callable[[], Any], *, timeout_s: float = 10) -> None:
+    """Return when it is true; fail after `timeout_s`."""
+    give_up_at = time.monotonic() + timeout_s
+    while not is_true():
+        assert time.monotonic() < give_up_at, "it did not become true in time"
+        time.sleep(0.01)
+
+
+def read_events(response: httpx.Response) -> list[str]:
+    """Return the payloads of a finished stream."""
+    return [line[6:] for line in response.text.splitlines() if line.startswith("data: ")]
+
+
+def only_exchange() -> Exchange:
+    """Return the one exchange of the pool, waiting for it a little."""
+    wait_until(Exchange.objects.exists)
+    return Exchange.objects.get()
+
+
+@pytest.fixture
+def engine() -> Iterator[FakeEngine]:
+    with FakeEngine() as engine:
+        yield engine
+
+
+@pytest.fixture
+def policy(transactional_db: None, project: Project) -> Policy:
+    return PolicyFactory.create(project=project, slug="otter")
+
+
+@pytest.fixture
+def version(policy: Policy) -> Version:
+    """The base weights, live."""
+    version = VersionFactory.create(policy=policy)
+    AliasFactory.create(version=version)
+    return version
+
+
+@pytest.fixture
+def engine_row(engine: FakeEngine) -> Engine:
+    return EngineFactory.create(base_url=engine.url)
+
+
+@pytest.fixture
+def spool_dir(settings: Settings, tmp_path: Path) -> Path:
+    """A data directory of this test's own; returns its spool folder."""
+    settings.CLAW = settings.CLAW.model_copy(update={"data_dir": tmp_path})
+    return tmp_path / "spool"
+
+
+@pytest.fixture
+def gateway(spool_dir: Path, key: ApiKey, version: Version, engine_row: Engine) -> Iterator[GatewayServer]:
+    with GatewayServer() as server:
+        yield server
+
+
+@pytest.fixture
+def http(gateway: GatewayServer, secret: str) -> Iterator[httpx.Client]:
+    """Calls the gateway with the agent's key."""
+    headers = {"Authorization": f"Bearer {secret}"}
+    with httpx.Client(base_url=gateway.url, headers=headers, timeout=30, trust_env=False) as client:
+        yield client
+
+
+def chat(**fields: Any) -> Json:
+    """Return a small chat request."""
+    return {"model": "otter", "messages": [{"role": "user", "content": "hello"}], **fields}
