@@ -15,7 +15,7 @@ GRACE_S = 20
 def stop_leftovers(data_dir: Path, *, grace_s: float = GRACE_S) -> list[str]:
     """Ask them to end, then kill; return their names and process ids."""
     found = find_leftovers(data_dir)
-    names = [f"{process.info['name']} ({process.pid})" for process in found]
+    names = [_describe(process) for process in found]
     for process in found:
         _signal(process, is_gentle=True)
     _, alive = psutil.wait_procs(found, timeout=grace_s)
@@ -26,15 +26,37 @@ def stop_leftovers(data_dir: Path, *, grace_s: float = GRACE_S) -> list[str]:
 
 
 def find_leftovers(data_dir: Path) -> list[psutil.Process]:
-    """Return running processes that carry this data directory's mark, except ourselves."""
-    found = []
-    for process in psutil.process_iter(["name"]):
-        try:
-            if process.pid != os.getpid() and process.environ().get(MARK) == str(data_dir):
-                found.append(process)
-        except (psutil.Error, OSError):
-            continue  # another user's, or gone already
-    return found
+    """Return running processes that carry this data directory's mark, and those below them, except ourselves.
+
+    Some programs write a title over their environment; their parents have not.
+    """
+    found: dict[int, psutil.Process] = {}
+    for process in psutil.process_iter():
+        if process.pid != os.getpid() and _has_mark(process, data_dir):
+            found[process.pid] = process
+            found |= {child.pid: child for child in _descendants(process)}
+    return list(found.values())
+
+
+def _has_mark(process: psutil.Process, data_dir: Path) -> bool:
+    try:
+        return process.environ().get(MARK) == str(data_dir)
+    except (psutil.Error, OSError):
+        return False  # another user's, or gone already
+
+
+def _descendants(process: psutil.Process) -> list[psutil.Process]:
+    try:
+        return process.children(recursive=True)
+    except psutil.NoSuchProcess:
+        return []
+
+
+def _describe(process: psutil.Process) -> str:
+    try:
+        return f"{process.name()} ({process.pid})"
+    except psutil.NoSuchProcess:
+        return f"process {process.pid}"
 
 
 def _signal(process: psutil.Process, *, is_gentle: bool) -> None:

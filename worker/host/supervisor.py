@@ -28,6 +28,7 @@ from worker.host.sockets import socket_folder
 
 ANSWER_S = 15
 LOG_BYTES = 20_000_000
+START_RETRIES = 6  # with pauses of 1, 2, 3 … seconds, about twenty in all; then supervisord gives the program up
 UP_STATES = frozenset({"STARTING", "RUNNING"})
 
 
@@ -59,9 +60,10 @@ class Supervisor:
         """Start supervisord with these programs, none of them running yet."""
         self.logs.mkdir(parents=True, exist_ok=True)
         self.socket.parent.mkdir(parents=True, exist_ok=True)
-        self._config.write_text(render_config(programs, logs=self.logs, socket=self.socket, root=root))
+        self._config.write_text(render_config(programs, logs=self.logs, socket=self.socket))
         self._process = subprocess.Popen(
             [sys.executable, "-m", "supervisor.supervisord", "-n", "-c", str(self._config)],
+            cwd=root,
             env={**environment, MARK: str(self.data_dir)},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
@@ -83,8 +85,11 @@ class Supervisor:
 
     def states(self) -> dict[str, ProgramState]:
         """Return every program's state."""
-        with self._server() as server:
-            found: Any = server.supervisor.getAllProcessInfo()
+        try:
+            with self._server() as server:
+                found: Any = server.supervisor.getAllProcessInfo()
+        except Fault as fault:  # it is on its way out
+            raise HostError(f"supervisord is stopping: {fault.faultString}") from fault
         return {
             info["name"]: ProgramState(
                 name=info["name"], state=info["statename"], pid=info["pid"], words=info["description"]
@@ -141,7 +146,7 @@ class Supervisor:
             raise HostError(f"supervisord does not answer at {self.socket}: {error}") from error
 
 
-def render_config(programs: list[Program], *, logs: Path, socket: Path, root: Path) -> str:
+def render_config(programs: list[Program], *, logs: Path, socket: Path) -> str:
     """Return supervisord's configuration file."""
     sections: dict[str, dict[str, object]] = {
         "unix_http_server": {"file": socket, "chmod": "0700"},
@@ -153,7 +158,6 @@ def render_config(programs: list[Program], *, logs: Path, socket: Path, root: Pa
             "logfile_maxbytes": LOG_BYTES,
             "logfile_backups": 1,
             "pidfile": logs.parent / "supervisord.pid",
-            "directory": root,
             **({"user": "root"} if os.geteuid() == 0 else {}),
         },
         **{f"program:{program.name}": _program_section(program, logs=logs) for program in programs},
@@ -167,8 +171,8 @@ def _program_section(program: Program, *, logs: Path) -> dict[str, object]:
         "priority": program.priority,
         "autostart": "false",
         "autorestart": "true",
-        "startsecs": 2,
-        "startretries": 8,  # with pauses of 1, 2, 3 … seconds: half a minute, then FATAL
+        "startsecs": 1,
+        "startretries": START_RETRIES,
         "stopsignal": program.stop_signal,
         "stopwaitsecs": program.stop_wait_s,
         "killasgroup": "true",

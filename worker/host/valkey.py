@@ -24,6 +24,7 @@ def command(folder: Path, *, socket: Path, is_durable: bool = True) -> list[str]
         str(_binary()),
         *("--port", "0", "--unixsocket", str(socket), "--unixsocketperm", "700"),
         *("--dir", str(folder), "--save", "", "--daemonize", "no"),
+        *("--set-proc-title", "no"),  # it would write over the environment, by which leftovers are known
         *log,
     ]
 

@@ -1,0 +1,51 @@
+# Everything a person types. Set-up runs by itself, and what is set up already takes a second to check.
+
+PYTHON ?= python3
+WEB := .venv/bin/python
+export DJANGO_SETTINGS_MODULE := clawplatform.settings
+
+.DEFAULT_GOAL := help
+.PHONY: help setup run demo test check fmt doctor clean
+
+help:  ## list the targets
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
+
+setup:  ## install everything: two Python environments, the browser library, the default model
+	@$(PYTHON) setup/bootstrap.py all
+
+run:  ## set up, start the whole platform and stay; Ctrl-C stops all of it
+	@$(PYTHON) setup/bootstrap.py web ml js model
+	@exec $(WEB) manage.py up
+
+demo:  ## set up, close the loop once on the real model, print what improved (KEEP=1 leaves the platform running)
+	@$(PYTHON) setup/bootstrap.py web ml js model
+	@exec env KEEP=$(KEEP) $(WEB) examples/demo.py
+
+test:  ## set up, run the tests (ARGS="tests/apps/gateway -x" passes arguments on)
+	@$(PYTHON) setup/bootstrap.py all
+	@exec $(WEB) -m pytest $(ARGS)
+
+check: fmt-check  ## set up the tools; check format, lint, types, imports and migrations
+	@$(WEB) -m ruff check .
+	@$(WEB) -m mypy .
+	@.venv/bin/lint-imports
+	@$(WEB) manage.py makemigrations --check --dry-run
+
+.PHONY: fmt-check
+fmt-check: dev-tools
+	@$(WEB) -m ruff format --check .
+
+fmt: dev-tools  ## format the code and mend what the linter can
+	@$(WEB) -m ruff format .
+	@$(WEB) -m ruff check --fix .
+
+.PHONY: dev-tools
+dev-tools:
+	@$(PYTHON) setup/bootstrap.py dev
+
+doctor:  ## say what is wrong on this machine and what to do about it
+	@$(PYTHON) setup/bootstrap.py web
+	@$(WEB) manage.py doctor
+
+clean:  ## remove environments and caches; data (var) and the model cache stay
+	rm -rf .venv .venv-ml node_modules .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis test-artifacts
