@@ -1,6 +1,7 @@
 """From a TrainBatch to what the model computes: checks, minibatches, padded micro-batches.
 
-Axes: B samples of a micro-batch, T positions, K positions whose next token is a completion token of some sample.
+Axes: B samples of a micro-batch, P positions they share, T positions after those, K positions whose next token is a
+completion token of some sample.
 Knows nothing of models, losses or processes beyond their number. Deterministic in (seed, step): every rank cuts the
 same batch in the same way, and so does a run that was resumed.
 """
@@ -9,7 +10,7 @@ import math
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import pairwise, takewhile
 
 import torch
 from torch import Tensor
@@ -18,29 +19,30 @@ from apps.core.contracts.training import TrainBatch, TrainSample
 from worker.trainer.errors import BatchError
 
 PAD = 0  # padding stands to the right, where a causal model cannot see it
+MIN_SHARED_TOKENS = 16  # a shorter common prefix is not worth a pass of its own
 
 
 @dataclass(frozen=True, kw_only=True)
 class MicroBatch:
-    """What goes through the model at once.
+    """What goes through the model at once: P tokens that all samples begin with, computed once, then what differs.
 
-    input_ids (B, T). The last K + 1 positions hold every completion; `targets`, `mask`, `engine_logprobs` (B, K) belong
-    to the tokens at T-K..T-1, predicted from T-K-1..T-2. advantages, temperatures (B,). `n_real` counts the tokens that
-    are not padding. A filler (mask all false) lets a rank with less work keep step with the others.
+    prefix_ids (1, P), P may be 0. input_ids (B, T): each sample from position P on, padded. The last K + 1 of the T
+    positions hold every completion and the token before it; `targets`, `mask`, `engine_logprobs` (B, K) belong to the
+    tokens at T-K..T-1, predicted from T-K-1..T-2. advantages, temperatures (B,). A filler (mask all false) lets a rank
+    with less work keep step with the others.
     """
 
+    prefix_ids: Tensor
     input_ids: Tensor
     targets: Tensor
     mask: Tensor
     engine_logprobs: Tensor
     advantages: Tensor
     temperatures: Tensor
-    n_real: int
 
     def to(self, device: torch.device) -> "MicroBatch":
         """Return a copy whose tensors are on `device`."""
-        moved = {name: value.to(device) for name, value in vars(self).items() if isinstance(value, Tensor)}
-        return MicroBatch(**moved, n_real=self.n_real)
+        return MicroBatch(**{name: tensor.to(device) for name, tensor in vars(self).items()})
 
 
 def check_batch(batch: TrainBatch, *, step: int, vocab_size: int, max_length: int) -> None:
@@ -111,7 +113,8 @@ def plan_micro_batches(
     """Return for each rank its groups of samples; all get the same number of groups (a short one gets empty ones).
 
     Sorted by length, then dealt out like cards, so that the padding in each group is small and the ranks' work is even.
-    A group's padded size stays within `max_tokens`; a single longer sample goes alone.
+    What a group computes (its common prefix once, the rest padded) stays within `max_tokens`; a single longer sample
+    goes alone.
     """
     ordered = sorted(samples, key=_length)
     plans = [_pack(ordered[rank::n_ranks], max_tokens=max_tokens) for rank in range(n_ranks)]
@@ -121,12 +124,28 @@ def plan_micro_batches(
 
 def _pack(ordered: Sequence[TrainSample], *, max_tokens: int) -> list[list[TrainSample]]:
     groups: list[list[TrainSample]] = []
-    for sample in ordered:  # lengths rise, so this sample's length is the padded length of the group it joins
-        if groups and (len(groups[-1]) + 1) * _length(sample) <= max_tokens:
+    for sample in ordered:
+        if groups and count_computed([*groups[-1], sample]) <= max_tokens:
             groups[-1].append(sample)
         else:
             groups.append([sample])
     return groups
+
+
+def count_computed(samples: Sequence[TrainSample]) -> int:
+    """Return how many positions the model computes for this group, padding included."""
+    n_shared = count_shared(samples)
+    return n_shared + len(samples) * (max(map(_length, samples)) - n_shared)
+
+
+def count_shared(samples: Sequence[TrainSample]) -> int:
+    """Return the length P of the prefix that is computed once; a prompt's last token, which predicts, is not in it."""
+    if len(samples) == 1:
+        return 0
+    prompts = [sample.prompt_ids[:-1] for sample in samples]
+    lowest, highest = min(prompts), max(prompts)  # what the extremes of the sorted order share, all share
+    n_shared = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(lowest, highest, strict=False)))
+    return n_shared if n_shared >= MIN_SHARED_TOKENS else 0
 
 
 def _length(sample: TrainSample) -> int:
@@ -135,9 +154,10 @@ def _length(sample: TrainSample) -> int:
 
 def build_micro_batch(samples: Sequence[TrainSample]) -> MicroBatch:
     """Return the padded tensors of one group (not empty)."""
+    n_shared = count_shared(samples)
     n_positions = max(map(_length, samples))
     n_kept = n_positions - min(len(sample.prompt_ids) for sample in samples)
-    ids = torch.full((len(samples), n_positions), PAD)  # (B, T)
+    ids = torch.full((len(samples), n_positions), PAD)  # (B, P + T)
     mask = torch.zeros((len(samples), n_positions), dtype=torch.bool)
     logprobs = torch.zeros((len(samples), n_positions))
     for row, sample in enumerate(samples):
@@ -146,24 +166,24 @@ def build_micro_batch(samples: Sequence[TrainSample]) -> MicroBatch:
         mask[row, start:end] = True
         logprobs[row, start:end] = torch.tensor(sample.logprobs)
     return MicroBatch(
-        input_ids=ids,
+        prefix_ids=ids[:1, :n_shared],
+        input_ids=ids[:, n_shared:],
         targets=ids[:, -n_kept:],
         mask=mask[:, -n_kept:],
         engine_logprobs=logprobs[:, -n_kept:],
         advantages=torch.tensor([sample.advantage for sample in samples]),
         temperatures=torch.tensor([sample.temperature for sample in samples]),
-        n_real=sum(map(_length, samples)),
     )
 
 
 def build_filler() -> MicroBatch:
     """Return a micro-batch of one masked token: it costs next to nothing and adds exactly nothing."""
     return MicroBatch(
+        prefix_ids=torch.full((1, 0), PAD),
         input_ids=torch.full((1, 2), PAD),
         targets=torch.full((1, 1), PAD),
         mask=torch.zeros((1, 1), dtype=torch.bool),
         engine_logprobs=torch.zeros((1, 1)),
         advantages=torch.zeros(1),
         temperatures=torch.ones(1),
-        n_real=0,
     )

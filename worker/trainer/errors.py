@@ -9,5 +9,5 @@ class BatchError(TrainerError):
     """A batch that must not be trained on."""
 
 
-class StopRequested(Exception):  # noqa: N818  a request, not a fault
+class StopRequested(Exception):
     """SIGTERM or `inbox/stop` arrived; the step in hand is abandoned, the last finished one is safe."""

@@ -13,6 +13,6 @@ def answer_probe(engine: Any, probe: Probe, *, device: torch.device) -> Probe:
     temperatures = torch.ones(1, device=device)
     engine.eval()
     with torch.no_grad():
-        logprobs, _ = engine(ids, ids[:, 1:], temperatures)  # (1, T - 1)
+        logprobs, _ = engine(ids[:, :0], ids, ids[:, 1:], temperatures)  # (1, T - 1)
     engine.train()
     return Probe(token_ids=probe.token_ids, logprobs=tuple(logprobs[0].tolist()))

@@ -76,7 +76,7 @@ def optimizer_step(
 
 
 def _backward(engine: Any, micro: MicroBatch, *, job: TrainJob, n_tokens: float) -> LossSums:
-    logprobs, entropies = engine(micro.input_ids, micro.targets, micro.temperatures)
+    logprobs, entropies = engine(micro.prefix_ids, micro.input_ids, micro.targets, micro.temperatures)
     result = clipped_policy_loss(
         logprobs,
         micro.engine_logprobs,

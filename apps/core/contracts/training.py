@@ -38,7 +38,7 @@ class LoraSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class LossSettings:
-    """Clipped policy gradient against the engine's own log-probs (PPO, 1707.06347; asymmetric range: DAPO, 2503.14476)."""
+    """Clipped policy gradient against the engine's own log-probs (PPO, 1707.06347; range of DAPO, 2503.14476)."""
 
     clip_low: float
     clip_high: float
