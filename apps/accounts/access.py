@@ -35,7 +35,9 @@ def require_role(caller: Caller, project: Project, role: Role) -> None:
     if has is None:
         raise NotFound("no such project")
     if not has.includes(role):
-        raise Forbidden(f"this needs the role {role.label.lower()}; you are {has.label.lower()}: ask an owner of the team")
+        raise Forbidden(
+            f"this needs the role {role.label.lower()}; you are {has.label.lower()}: ask an owner of the team"
+        )
 
 
 def find_project(caller: Caller, slug: str | None, *, role: Role = Role.VIEWER) -> Project:

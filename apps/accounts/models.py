@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 from django.contrib.auth.base_user import AbstractBaseUser, BaseUserManager
 from django.contrib.auth.models import PermissionsMixin
 from django.db import models
+from django.db.models.functions import Lower
 from django.utils import timezone
 
 from apps.core.ids import ID_MAX_LENGTH, new_id
@@ -69,7 +70,7 @@ class User(AbstractBaseUser, PermissionsMixin):
 
     class Meta:
         constraints = [
-            models.UniqueConstraint(models.functions.Lower("email"), name="user_email_is_unique_in_any_case"),
+            models.UniqueConstraint(Lower("email"), name="user_email_is_unique_in_any_case"),
         ]
 
     def __str__(self) -> str:

@@ -6,8 +6,10 @@ from django.db import transaction
 from django.utils import timezone
 from django.utils.text import slugify
 
+from apps.accounts.access import Caller, require_role
 from apps.accounts.models import Agent, ApiKey, AuditEvent, Membership, Project, Role, Scope, Team, User, hash_key
-from apps.core.errors import Conflict, InvalidInput
+from apps.core.errors import Conflict, InvalidInput, NotFound
+from apps.core.ids import is_id
 from apps.core.notices import ROUTES_CHANGED, notify_processes
 
 
@@ -97,3 +99,42 @@ def disable_key(*, key: ApiKey, actor: str) -> None:
 def record_event(*, team: Team, actor: str, action: str, object_id: str, detail: dict[str, str] | None = None) -> None:
     """Add a line to the team's audit log."""
     AuditEvent.objects.create(team=team, actor=actor, action=action, object_id=object_id, detail=detail or {})
+
+
+def find_agent(*, caller: Caller, project: Project, slug: str | None) -> Agent:
+    """Return the agent that the caller speaks for: a key's own, or the project's agent that is named."""
+    if slug is None and caller.key is not None:
+        return caller.key.agent
+    if slug is None:
+        raise InvalidInput("say for which agent: its slug", field="agent")
+    agent = Agent.objects.select_related("project__team").filter(project=project, slug=slug).first()
+    if agent is None:
+        raise NotFound(f"this project has no agent {slug!r}")
+    return agent
+
+
+def find_agent_by_id(*, caller: Caller, agent_id: str, role: Role = Role.VIEWER) -> Agent:
+    """Return the agent if the caller has `role` in its project; another team's id looks like a missing one."""
+    known = Agent.objects.select_related("project__team")
+    agent = known.filter(pk=agent_id).first() if is_id(agent_id, "agnt") else None
+    if agent is None or caller.role_in(agent.project) is None:
+        raise NotFound(f"there is no agent {agent_id!r}")
+    require_role(caller, agent.project, role)
+    return agent
+
+
+def find_key(*, caller: Caller, key_id: str, role: Role = Role.VIEWER) -> ApiKey:
+    """Return the key if the caller has `role` in its project; another team's id looks like a missing one."""
+    known = ApiKey.objects.select_related("agent__project__team")
+    key = known.filter(pk=key_id).first() if is_id(key_id, "key") else None
+    if key is None or caller.role_in(key.agent.project) is None:
+        raise NotFound(f"there is no key {key_id!r}")
+    require_role(caller, key.agent.project, role)
+    return key
+
+
+def list_projects(*, caller: Caller) -> list[Project]:
+    """Return the projects that the caller sees, by name; a key sees its own."""
+    if caller.key is not None:
+        return [caller.key.agent.project]
+    return list(caller.user.projects()) if caller.user else []

@@ -20,6 +20,12 @@ class Source(models.TextChoices):
     JUDGE = "judge"
 
 
+class LabelQuerySet(models.QuerySet["Label"]):
+    def current(self) -> "LabelQuerySet":
+        """Labels that no later one has superseded. An undo is current too, and has no value."""
+        return self.filter(superseded_by=None)
+
+
 class Label(models.Model):
     """One judgement. Append-only: a change is a new label that supersedes this one, an undo one without a value."""
 
@@ -38,6 +44,8 @@ class Label(models.Model):
     )
     idempotency_key = models.CharField(max_length=100, blank=True)
     created_at = models.DateTimeField(default=timezone.now, editable=False)
+
+    objects = LabelQuerySet.as_manager()
 
     class Meta:
         indexes = [models.Index(fields=["trajectory", "id"], name="label_by_trajectory")]

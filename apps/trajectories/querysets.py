@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 from django.db import models
 from django.db.models import Exists, OuterRef, Q
 
+from apps.accounts.models import Project
+
 if TYPE_CHECKING:
     from apps.trajectories.models import Exchange, Step, Trajectory  # noqa: F401 (the models import this file)
 
@@ -22,6 +24,10 @@ class ExchangeQuerySet(models.QuerySet["Exchange"]):
 
 
 class TrajectoryQuerySet(models.QuerySet["Trajectory"]):
+    def of_project(self, project: Project) -> "TrajectoryQuerySet":
+        """The project's, with what every list shows of them."""
+        return self.filter(project=project).select_related("agent")
+
     def open_at(self, moment: datetime) -> "TrajectoryQuerySet":
         """Those that a call which ended then belongs to: open still, or closed later."""
         return self.filter(Q(completed_at=None) | Q(completed_at__gte=moment))

@@ -13,6 +13,7 @@ from apps.accounts.access import Caller
 from apps.accounts.models import Agent, ApiKey, Project, Role
 from apps.accounts.services import record_event
 from apps.core.errors import Conflict, Forbidden, InvalidInput, NotFound
+from apps.core.ids import is_id
 from apps.core.live import publish_news
 from apps.trajectories.models import Channel, Exchange, Step, Trajectory, TrajectoryState
 from apps.trajectories.recorder import fold_agent
@@ -22,7 +23,8 @@ MAX_METADATA_BYTES = 16_384
 
 def find_trajectory(*, caller: Caller, trajectory_id: str, role: Role = Role.VIEWER) -> Trajectory:
     """Return the trajectory if the caller has `role` in its project. Another team's id looks like a missing one."""
-    trajectory = Trajectory.objects.select_related("project__team", "agent").filter(pk=trajectory_id).first()
+    known = Trajectory.objects.select_related("project__team", "agent")
+    trajectory = known.filter(pk=trajectory_id).first() if is_id(trajectory_id, "traj") else None
     has = caller.role_in(trajectory.project) if trajectory else None
     if trajectory is None or has is None:
         raise NotFound(f"there is no trajectory {trajectory_id!r}")
@@ -125,6 +127,14 @@ def set_rewards(
         Step.objects.filter(pk=step_id, trajectory=trajectory).update(reward=value)
 
 
+def find_step(*, trajectory: Trajectory, step_id: str) -> Step:
+    """Return a step of this trajectory."""
+    step = Step.objects.filter(pk=step_id, trajectory=trajectory).first() if is_id(step_id, "step") else None
+    if step is None:
+        raise NotFound(f"the trajectory has no step {step_id!r}")
+    return step
+
+
 def find_step_by_response(*, caller: Caller, response_id: str, choice: int = 0, role: Role = Role.VIEWER) -> Step:
     """Return the step of an answer by the id that the agent was given, folding its exchange now if it is still pending.
 
@@ -150,7 +160,9 @@ def find_step_by_response(*, caller: Caller, response_id: str, choice: int = 0, 
 
 
 def _find_exchange(*, caller: Caller, response_id: str) -> Exchange:
-    for exchange in Exchange.objects.filter(response_id=response_id).order_by("-id")[:5]:
+    is_storable = response_id.isprintable()  # Postgres refuses NUL even in a question.
+    found = Exchange.objects.filter(response_id=response_id) if is_storable else Exchange.objects.none()
+    for exchange in found.order_by("-id")[:5]:
         project = Project.objects.filter(pk=exchange.project_id).first()
         if project is not None and caller.role_in(project) is not None:
             return exchange

@@ -1,5 +1,13 @@
 """Addresses of this room's REST API, below /api/v1/."""
 
-from django.urls import URLPattern
+from django.urls import path
 
-urlpatterns: list[URLPattern] = []
+from apps.trajectories.api import views
+
+urlpatterns = [
+    path("trajectories", views.TrajectoriesView.as_view(), name="api-trajectories"),
+    path("trajectories/<str:trajectory_id>", views.TrajectoryView.as_view(), name="api-trajectory"),
+    path("trajectories/<str:trajectory_id>/steps", views.StepsView.as_view(), name="api-steps"),
+    path("trajectories/<str:trajectory_id>/complete", views.CompleteView.as_view(), name="api-complete"),
+    path("trajectories/<str:trajectory_id>/exclusion", views.ExclusionView.as_view(), name="api-exclusion"),
+]

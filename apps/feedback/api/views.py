@@ -1,0 +1,89 @@
+"""Labels over REST: on a trajectory, on a step, or on an answer by the id that the agent was given."""
+
+from typing import Any
+
+from drf_spectacular.utils import extend_schema
+from rest_framework import status
+from rest_framework.request import Request
+from rest_framework.response import Response
+from rest_framework.views import APIView
+
+from apps.accounts.access import Caller
+from apps.accounts.api.authentication import caller_of
+from apps.accounts.models import Role
+from apps.core.serializers import read_fields
+from apps.feedback import services
+from apps.feedback.api.serializers import (
+    LabelListSerializer,
+    LabelSerializer,
+    NewLabelSerializer,
+    ResponseLabelBodySerializer,
+    TrajectoryLabelBodySerializer,
+)
+from apps.feedback.scoring import explain
+from apps.trajectories.models import Step, Trajectory
+from apps.trajectories.services import find_step, find_step_by_response, find_trajectory
+
+
+def _add(caller: Caller, trajectory: Trajectory, step: Step | None, body: dict[str, Any]) -> Response:
+    label = services.add_label(caller=caller, trajectory=trajectory, step=step, **body)
+    shown = {**LabelSerializer(label).data, "reward": trajectory.reward}
+    return Response(shown, status=status.HTTP_201_CREATED)
+
+
+def _list(trajectory: Trajectory, step: Step | None = None) -> Response:
+    score = services.score_labels(trajectory=trajectory)
+    items = LabelSerializer(services.list_labels(trajectory=trajectory, step=step), many=True).data
+    shown = {"items": items, "reward": score.reward, "step_rewards": score.step_rewards, "explanation": explain(score)}
+    return Response(shown)
+
+
+class TrajectoryLabelsView(APIView):
+    """Labels of a trajectory and its steps."""
+
+    @extend_schema(responses=LabelListSerializer)
+    def get(self, request: Request, trajectory_id: str) -> Response:
+        """List labels, oldest first, superseded ones too, with the reward that the current ones add up to."""
+        return _list(find_trajectory(caller=caller_of(request), trajectory_id=trajectory_id))
+
+    @extend_schema(request=TrajectoryLabelBodySerializer, responses={201: NewLabelSerializer})
+    def post(self, request: Request, trajectory_id: str) -> Response:
+        """Add a label to the trajectory, or to the step that the body names."""
+        caller = caller_of(request)
+        body = read_fields(TrajectoryLabelBodySerializer, request.data)
+        trajectory = find_trajectory(caller=caller, trajectory_id=trajectory_id, role=Role.REVIEWER)
+        step_id = body.pop("step")
+        step = find_step(trajectory=trajectory, step_id=step_id) if step_id else None
+        return _add(caller, trajectory, step, body)
+
+
+class ResponseLabelsView(APIView):
+    """Labels of one answer, by its `chatcmpl-…` id. Works from the moment that the agent has the answer."""
+
+    @extend_schema(responses=LabelListSerializer)
+    def get(self, request: Request, response_id: str) -> Response:
+        """List the labels of this answer's step."""
+        step = find_step_by_response(caller=caller_of(request), response_id=response_id)
+        return _list(step.trajectory, step)
+
+    @extend_schema(request=ResponseLabelBodySerializer, responses={201: NewLabelSerializer})
+    def post(self, request: Request, response_id: str) -> Response:
+        """Add a label to the step of this answer."""
+        caller = caller_of(request)
+        body = read_fields(ResponseLabelBodySerializer, request.data)
+        choice = body.pop("choice")
+        step = find_step_by_response(caller=caller, response_id=response_id, choice=choice, role=Role.REVIEWER)
+        return _add(caller, step.trajectory, step, body)
+
+
+class TakeBackView(APIView):
+    """The undo of a label."""
+
+    @extend_schema(request=None, responses={201: NewLabelSerializer})
+    def post(self, request: Request, label_id: str) -> Response:
+        """Take a label back; the undo is a label too, without a value."""
+        caller = caller_of(request)
+        label = services.find_label(caller=caller, label_id=label_id)
+        undo = services.take_back_label(caller=caller, label=label)
+        reward = find_trajectory(caller=caller, trajectory_id=label.trajectory_id).reward
+        return Response({**LabelSerializer(undo).data, "reward": reward}, status=status.HTTP_201_CREATED)

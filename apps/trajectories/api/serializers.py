@@ -1,0 +1,167 @@
+"""Shapes of trajectories and steps in the REST API. They show and check; they never save."""
+
+from typing import Any
+
+from django.conf import settings
+from rest_framework import serializers
+
+from apps.core.paging import MAX_LIMIT
+from apps.core.serializers import StrictSerializer
+from apps.trajectories.models import Channel, Step, Trajectory, TrajectoryState
+from apps.trajectories.trie import StepView
+
+
+class TrajectorySerializer(serializers.ModelSerializer[Trajectory]):
+    """A trajectory without its steps. `base_url` is what an agent calls so that its calls land here."""
+
+    agent = serializers.SlugRelatedField(slug_field="slug", read_only=True)  # type: ignore[var-annotated]
+    base_url = serializers.SerializerMethodField()
+
+    class Meta:
+        model = Trajectory
+        fields = [
+            "id",
+            "agent",
+            "channel",
+            "group",
+            "metadata",
+            "session_key",
+            "state",
+            "title",
+            "reward",
+            "is_excluded",
+            "has_error",
+            "n_steps",
+            "n_prompt_tokens",
+            "n_completion_tokens",
+            "started_at",
+            "last_step_at",
+            "completed_at",
+            "base_url",
+        ]
+        read_only_fields = fields
+
+    def get_base_url(self, trajectory: Trajectory) -> str:
+        return f"{settings.CLAW.public_base_url}/t/{trajectory.pk}/v1"
+
+
+class StepSummarySerializer(serializers.ModelSerializer[Step]):
+    """A step without what was said."""
+
+    parent = serializers.CharField(  # type: ignore[assignment]  # the metaclass takes it off
+        source="parent_id", allow_null=True, read_only=True
+    )
+    version = serializers.CharField(source="version_id", allow_null=True, read_only=True)
+
+    class Meta:
+        model = Step
+        fields = [
+            "id",
+            "index",
+            "choice",
+            "parent",
+            "chain",
+            "side_call",
+            "version",
+            "response_id",
+            "exchange_id",
+            "n_prompt_tokens",
+            "n_completion_tokens",
+            "finish_reason",
+            "status",
+            "is_exact",
+            "is_excluded",
+            "reward",
+            "temperature",
+            "top_p",
+            "top_k",
+            "started_at",
+            "ended_at",
+        ]
+        read_only_fields = fields
+
+
+class StepSerializer(StepSummarySerializer):
+    """A step with the messages that went in and the answer that came out, for the schema's sake; see `show_step`."""
+
+    messages = serializers.ListField(child=serializers.JSONField(), read_only=True)
+    answer = serializers.JSONField(read_only=True)
+    prompt_token_ids = serializers.ListField(child=serializers.IntegerField(), required=False)
+    completion_token_ids = serializers.ListField(child=serializers.IntegerField(), required=False)
+    logprobs = serializers.ListField(child=serializers.FloatField(), required=False)
+
+    class Meta(StepSummarySerializer.Meta):
+        fields = [
+            *StepSummarySerializer.Meta.fields,
+            "messages",
+            "answer",
+            "prompt_token_ids",
+            "completion_token_ids",
+            "logprobs",
+        ]
+
+
+def show_step(view: StepView, *, with_tokens: bool) -> dict[str, Any]:
+    """Return a whole step; ids and log-probs (nats) only where asked, they are long."""
+    shown = {**StepSummarySerializer(view.row).data, "messages": view.messages, "answer": view.answer}
+    if with_tokens:
+        shown |= {
+            "prompt_token_ids": view.prompt_ids,
+            "completion_token_ids": view.completion_ids,
+            "logprobs": view.logprobs,
+        }
+    return shown
+
+
+class TrajectoryDetailSerializer(TrajectorySerializer):
+    """A trajectory with its steps in short; `next_after` is the index to ask `/steps` for the rest with."""
+
+    steps = StepSummarySerializer(many=True, read_only=True)
+    next_after = serializers.IntegerField(allow_null=True, read_only=True)
+
+    class Meta(TrajectorySerializer.Meta):
+        fields = [*TrajectorySerializer.Meta.fields, "steps", "next_after"]
+        read_only_fields = fields
+
+
+class TrajectoryPageSerializer(serializers.Serializer[Any]):
+    items = TrajectorySerializer(many=True)
+    next_before = serializers.CharField(allow_null=True)
+
+
+class StepPageSerializer(serializers.Serializer[Any]):
+    items = StepSerializer(many=True)
+    next_after = serializers.IntegerField(allow_null=True)
+
+
+class OpenBodySerializer(StrictSerializer):
+    """A key speaks for its own agent; a person names one."""
+
+    agent = serializers.SlugField(required=False, help_text="slug; a key needs none, it has its own")
+    channel = serializers.ChoiceField(choices=Channel.choices, default=Channel.TRAIN)
+    group = serializers.CharField(max_length=100, allow_blank=True, default="")
+    metadata = serializers.DictField(child=serializers.JSONField(allow_null=True), default=dict)
+
+
+class ListQuerySerializer(StrictSerializer):
+    project = serializers.SlugField(required=False, default=None, help_text="slug; a key needs none")
+    agent = serializers.SlugField(required=False, default="")
+    channel = serializers.ChoiceField(choices=Channel.choices, required=False, default="")
+    state = serializers.ChoiceField(choices=TrajectoryState.choices, required=False, default="")
+    group = serializers.CharField(required=False, default="")
+    has_reward = serializers.BooleanField(required=False, allow_null=True, default=None)
+    is_excluded = serializers.BooleanField(required=False, allow_null=True, default=None)
+    before = serializers.CharField(required=False, default=None, help_text="`next_before` of the page before")
+    limit = serializers.IntegerField(required=False, default=50, min_value=1, max_value=MAX_LIMIT)
+
+
+class StepsQuerySerializer(StrictSerializer):
+    tokens = serializers.BooleanField(required=False, default=False, help_text="add token ids and log-probs")
+    after = serializers.IntegerField(
+        required=False, default=-1, min_value=-1, help_text="`next_after` of the page before"
+    )
+    limit = serializers.IntegerField(required=False, default=50, min_value=1, max_value=MAX_LIMIT)
+
+
+class ExclusionBodySerializer(StrictSerializer):
+    excluded = serializers.BooleanField()

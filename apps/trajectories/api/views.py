@@ -1,0 +1,107 @@
+"""Trajectories over REST: open, list, read, complete, keep out of training."""
+
+from drf_spectacular.utils import extend_schema
+from rest_framework import status
+from rest_framework.request import Request
+from rest_framework.response import Response
+from rest_framework.views import APIView
+
+from apps.accounts.access import find_project
+from apps.accounts.api.authentication import caller_of
+from apps.accounts.models import Role
+from apps.accounts.services import find_agent
+from apps.core.paging import page_newest_first
+from apps.core.serializers import read_fields
+from apps.trajectories import services
+from apps.trajectories.api.serializers import (
+    ExclusionBodySerializer,
+    ListQuerySerializer,
+    OpenBodySerializer,
+    StepPageSerializer,
+    StepsQuerySerializer,
+    StepSummarySerializer,
+    TrajectoryDetailSerializer,
+    TrajectoryPageSerializer,
+    TrajectorySerializer,
+    show_step,
+)
+from apps.trajectories.models import Trajectory
+from apps.trajectories.trie import iterate_steps
+
+SUMMARY_LIMIT = 200
+
+
+class TrajectoriesView(APIView):
+    """The pool's trajectories."""
+
+    @extend_schema(parameters=[ListQuerySerializer], responses=TrajectoryPageSerializer)
+    def get(self, request: Request) -> Response:
+        """List trajectories, newest first."""
+        query = read_fields(ListQuerySerializer, request.query_params)
+        project = find_project(caller_of(request), query.pop("project"))
+        before, limit = query.pop("before"), query.pop("limit")
+        rows = Trajectory.objects.of_project(project).matching(**query)
+        page = page_newest_first(rows, before=before, limit=limit)
+        items = TrajectorySerializer(page.items, many=True).data
+        return Response({"items": items, "next_before": page.next_before})
+
+    @extend_schema(request=OpenBodySerializer, responses={201: TrajectorySerializer})
+    def post(self, request: Request) -> Response:
+        """Open a trajectory. Calls to its `base_url` land in it, whatever else they say about their session."""
+        caller = caller_of(request)
+        body = read_fields(OpenBodySerializer, request.data)
+        project = find_project(caller, request.query_params.get("project"), role=Role.REVIEWER)
+        agent = find_agent(caller=caller, project=project, slug=body.pop("agent", None))
+        trajectory = services.open_trajectory(agent=agent, key=caller.key, **body)
+        return Response(TrajectorySerializer(trajectory).data, status=status.HTTP_201_CREATED)
+
+
+class TrajectoryView(APIView):
+    """One trajectory."""
+
+    @extend_schema(responses=TrajectoryDetailSerializer)
+    def get(self, request: Request, trajectory_id: str) -> Response:
+        """Return the trajectory and its first 200 steps in short."""
+        trajectory = services.find_trajectory(caller=caller_of(request), trajectory_id=trajectory_id)
+        steps = list(trajectory.steps.order_by("index")[: SUMMARY_LIMIT + 1])
+        shown = StepSummarySerializer(steps[:SUMMARY_LIMIT], many=True).data
+        next_after = steps[SUMMARY_LIMIT - 1].index if len(steps) > SUMMARY_LIMIT else None
+        return Response({**TrajectorySerializer(trajectory).data, "steps": shown, "next_after": next_after})
+
+
+class StepsView(APIView):
+    """The steps of a trajectory, whole."""
+
+    @extend_schema(parameters=[StepsQuerySerializer], responses=StepPageSerializer)
+    def get(self, request: Request, trajectory_id: str) -> Response:
+        """List steps in order with their messages; `?tokens=1` adds the engine's token ids and log-probs."""
+        query = read_fields(StepsQuerySerializer, request.query_params)
+        trajectory = services.find_trajectory(caller=caller_of(request), trajectory_id=trajectory_id)
+        first, limit = query["after"] + 1, query["limit"]
+        views = list(iterate_steps(trajectory, first=first, limit=limit + 1))
+        items = [show_step(view, with_tokens=query["tokens"]) for view in views[:limit]]
+        return Response({"items": items, "next_after": views[limit - 1].row.index if len(views) > limit else None})
+
+
+class CompleteView(APIView):
+    """The end of a trajectory."""
+
+    @extend_schema(request=None, responses=TrajectorySerializer)
+    def post(self, request: Request, trajectory_id: str) -> Response:
+        """Complete the trajectory. Doing it twice is fine; calls that ended before are still taken in."""
+        caller = caller_of(request)
+        trajectory = services.find_trajectory(caller=caller, trajectory_id=trajectory_id, role=Role.REVIEWER)
+        return Response(TrajectorySerializer(services.complete_trajectory(trajectory=trajectory)).data)
+
+
+class ExclusionView(APIView):
+    """Whether a trajectory may be trained on."""
+
+    @extend_schema(request=ExclusionBodySerializer, responses=TrajectorySerializer)
+    def post(self, request: Request, trajectory_id: str) -> Response:
+        """Keep the trajectory out of training, or let it in again."""
+        caller = caller_of(request)
+        body = read_fields(ExclusionBodySerializer, request.data)
+        trajectory = services.find_trajectory(caller=caller, trajectory_id=trajectory_id, role=Role.REVIEWER)
+        services.set_exclusion(trajectory=trajectory, is_excluded=body["excluded"], actor=caller.name)
+        return Response(TrajectorySerializer(trajectory).data)
