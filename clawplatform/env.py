@@ -31,7 +31,6 @@ class Env(BaseSettings):
     model: Path | None = Field(default=None, alias="CLAW_MODEL")
     idle_close_s: int = Field(default=1800, alias="CLAW_IDLE_CLOSE_S")
     drain_s: int = Field(default=600, alias="CLAW_DRAIN_S")
-    train_processes: int = Field(default=1, ge=1, alias="CLAW_TRAIN_PROCESSES")
     database_url: str = Field(default="", alias="DATABASE_URL")
     redis_url: str = Field(default="", alias="REDIS_URL")
     engine_urls: Annotated[tuple[str, ...], NoDecode] = Field(default=(), alias="ENGINE_URLS")

@@ -45,6 +45,7 @@ class Run(models.Model):
     launched_by = models.ForeignKey(User, on_delete=models.SET_NULL, null=True, blank=True, related_name="+")
     idempotency_key = models.CharField(max_length=100, blank=True)
     created_at = models.DateTimeField(default=timezone.now, editable=False)
+    sent_at = models.DateTimeField(default=timezone.now)  # when its message last went to the queue
     started_at = models.DateTimeField(null=True, blank=True)
     ended_at = models.DateTimeField(null=True, blank=True)
 
@@ -119,6 +120,7 @@ class Batch(models.Model):
     state = models.CharField(max_length=10, choices=BatchState.choices, default=BatchState.LEASED)
     baseline_after = models.JSONField(default=dict)
     reward_mean = models.FloatField()
+    staleness_mean = models.FloatField(default=0)  # versions between the one that spoke and the one in training
     n_samples = models.PositiveIntegerField()
     discards = models.JSONField(default=dict)  # reason → number of trajectories or steps left out
     leased_at = models.DateTimeField(default=timezone.now)

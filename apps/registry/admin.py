@@ -1,0 +1,46 @@
+"""The operator's view of policies, versions and engines. Versions are never edited; engines are switched on and off."""
+
+from django.contrib import admin
+from django.http import HttpRequest
+
+from apps.registry.models import Alias, Deployment, Engine, Policy, Version
+
+
+class ReadOnlyAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
+    """Shows rows that only services may change."""
+
+    def has_add_permission(self, _request: HttpRequest) -> bool:
+        return False
+
+    def has_change_permission(self, _request: HttpRequest, _obj: object = None) -> bool:
+        return False
+
+    def has_delete_permission(self, _request: HttpRequest, _obj: object = None) -> bool:
+        return False
+
+
+@admin.register(Policy)
+class PolicyAdmin(ReadOnlyAdmin):
+    list_display = ["slug", "project", "base_model", "created_at"]
+
+
+@admin.register(Version)
+class VersionAdmin(ReadOnlyAdmin):
+    list_display = ["id", "policy", "number", "state", "created_at", "ready_at"]
+    list_filter = ["state"]
+
+
+@admin.register(Alias)
+class AliasAdmin(ReadOnlyAdmin):
+    list_display = ["policy", "name", "version", "switched_at"]
+
+
+@admin.register(Deployment)
+class DeploymentAdmin(ReadOnlyAdmin):
+    list_display = ["version", "engine", "state", "changed_at"]
+
+
+@admin.register(Engine)
+class EngineAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
+    list_display = ["base_url", "base_model", "state", "is_enabled", "last_seen_at"]
+    readonly_fields = ["base_model", "state", "last_seen_at", "last_error"]

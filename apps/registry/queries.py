@@ -1,0 +1,42 @@
+"""What is read of policies, versions and engines. Who may read it is decided before."""
+
+from apps.accounts.models import Project
+from apps.core.errors import NotFound
+from apps.core.ids import is_id
+from apps.core.paging import Page, page_newest_first
+from apps.registry.models import Deployment, DeploymentState, Engine, Policy, Version
+
+
+def find_policy(project: Project) -> Policy:
+    """Return the project's policy. Raises NotFound."""
+    policy = Policy.objects.select_related("project__team").filter(project=project).first()
+    if policy is None:
+        raise NotFound("this project has no policy yet")
+    return policy
+
+
+def find_version(version_id: str, *, policy: Policy | None = None) -> Version:
+    """Return a version, of any policy or of the one given. Raises NotFound."""
+    rows = Version.objects.select_related("policy__project__team").prefetch_related("aliases")
+    if policy is not None:
+        rows = rows.filter(policy=policy)
+    version = rows.filter(pk=version_id).first() if is_id(version_id, "ver") else None
+    if version is None:
+        raise NotFound("no such version")
+    return version
+
+
+def list_versions(policy: Policy, *, before: str | None, limit: int) -> Page[Version]:
+    """Return one page of the policy's versions, newest first."""
+    rows = Version.objects.filter(policy=policy).prefetch_related("aliases")
+    return page_newest_first(rows, before=before, limit=limit)
+
+
+def list_engines(policy: Policy) -> tuple[list[Engine], dict[str, list[str]]]:
+    """Return the engines of the policy's base model, and by engine the ids of the policy's versions loaded there."""
+    engines = list(Engine.objects.filter(base_model=policy.base_model).order_by("id"))
+    rows = Deployment.objects.filter(engine__in=engines, version__policy=policy, state=DeploymentState.LOADED)
+    loaded: dict[str, list[str]] = {}
+    for engine_id, version_id in rows.order_by("version__number").values_list("engine_id", "version_id"):
+        loaded.setdefault(engine_id, []).append(version_id)
+    return engines, loaded

@@ -1,0 +1,117 @@
+"""Shapes of runs in the REST API. They show and check; they never save."""
+
+from typing import Any
+
+from rest_framework import serializers
+
+from apps.training.models import Batch, Metric, Run, RunEvent
+
+
+class RunSerializer(serializers.ModelSerializer[Run]):
+    """One run: what it was asked, how far it is, how it ended."""
+
+    project = serializers.CharField(source="project.slug", read_only=True)
+    policy = serializers.CharField(source="policy.slug", read_only=True)
+    start_version = serializers.CharField(source="start_version_id", read_only=True)
+
+    class Meta:
+        model = Run
+        fields = [
+            "id",
+            "name",
+            "project",
+            "policy",
+            "start_version",
+            "state",
+            "status_line",
+            "error",
+            "n_steps",
+            "steps_done",
+            "recipe",
+            "selection",
+            "created_at",
+            "started_at",
+            "ended_at",
+        ]
+        read_only_fields = fields
+
+
+class LaunchSerializer(serializers.Serializer[Any]):
+    """What to train with which settings. An unknown setting is refused."""
+
+    name = serializers.CharField(max_length=100, required=False, allow_blank=True, default="")
+    recipe = serializers.DictField(required=False, default=dict)
+    selection = serializers.DictField(required=False, default=dict)
+    idempotency_key = serializers.CharField(max_length=100, required=False, allow_blank=True, default="")
+
+    def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
+        unknown = sorted(set(self.initial_data) - set(self.fields))
+        if unknown:
+            raise serializers.ValidationError({unknown[0]: "this field is not known here"})
+        return attrs
+
+
+class MetricSerializer(serializers.ModelSerializer[Metric]):
+    """One point of every curve."""
+
+    attempt = serializers.IntegerField(source="attempt.number", read_only=True)
+
+    class Meta:
+        model = Metric
+        fields = ["step", "attempt", "at", "values"]
+        read_only_fields = fields
+
+
+class RunEventSerializer(serializers.ModelSerializer[RunEvent]):
+    """A line of the run's history."""
+
+    class Meta:
+        model = RunEvent
+        fields = ["id", "kind", "message", "at"]
+        read_only_fields = fields
+
+
+class BatchSerializer(serializers.ModelSerializer[Batch]):
+    """What one step was trained on."""
+
+    version = serializers.CharField(source="version_id", allow_null=True, read_only=True)
+
+    class Meta:
+        model = Batch
+        fields = [
+            "step",
+            "state",
+            "version",
+            "reward_mean",
+            "staleness_mean",
+            "n_samples",
+            "discards",
+            "leased_at",
+            "trained_at",
+        ]
+        read_only_fields = fields
+
+
+class RunPageSerializer(serializers.Serializer[Any]):
+    """Newest first; ask for the next page with `?before=<next_before>`."""
+
+    items = RunSerializer(many=True)
+    next_before = serializers.CharField(allow_null=True)
+
+
+class MetricsSerializer(serializers.Serializer[Any]):
+    """Points in order of steps; ask for what is newer with `?since_step=<last step>`."""
+
+    items = MetricSerializer(many=True)
+
+
+class EventsSerializer(serializers.Serializer[Any]):
+    """Oldest first; ask for what is newer with `?after=<last id>`."""
+
+    items = RunEventSerializer(many=True)
+
+
+class BatchesSerializer(serializers.Serializer[Any]):
+    """In order of steps."""
+
+    items = BatchSerializer(many=True)

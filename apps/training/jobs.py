@@ -1,0 +1,28 @@
+"""From a run's rows to what the trainer process is told. Knows no file and no process."""
+
+from apps.core.contracts.training import LoraSettings, LossSettings, OptimizerSettings, TrainJob
+from apps.training.models import Run
+from apps.training.recipes import read_recipe
+
+
+def build_job(run: Run, *, device: str, engine_dtype: str) -> TrainJob:
+    """Return the trainer's job. It computes as exactly as the engines do, so that both can be compared."""
+    recipe = read_recipe(run.recipe)
+    return TrainJob(
+        run_id=run.id,
+        base_model_dir=run.policy.base_model_dir,
+        initial_adapter_dir=run.start_version.adapter_path or None,
+        n_steps=recipe.n_steps,
+        lora=LoraSettings(rank=recipe.lora_rank, alpha=recipe.lora_alpha),
+        loss=LossSettings(clip_low=recipe.clip_low, clip_high=recipe.clip_high),
+        optimizer=OptimizerSettings(
+            learning_rate=recipe.learning_rate,
+            max_grad_norm=recipe.max_grad_norm,
+            minibatch_samples=recipe.minibatch_samples,
+        ),
+        zero_stage=recipe.zero_stage,
+        max_tokens_per_microbatch=recipe.max_tokens_per_microbatch,
+        seed=recipe.seed,
+        device=device,
+        precision="fp32" if engine_dtype == "float32" else "bf16",
+    )

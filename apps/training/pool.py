@@ -1,0 +1,88 @@
+"""Which trajectories a run may train on now, and why the others may not. Reads only; leasing is in `leases`."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from django.db.models import Case, CharField, Count, Exists, OuterRef, QuerySet, Value, When
+
+from apps.registry.models import Policy, Version
+from apps.training.models import BatchTrajectory
+from apps.training.selection import Selection
+from apps.trajectories.models import Step, Trajectory
+
+READY = "ready"
+REASONS: Mapping[str, str] = {
+    "open": "still open or being recorded",
+    "unlabelled": "without a reward",
+    "excluded": "kept out by a person",
+    "used": "trained on before",
+    "untrainable": "without a step to train on (tokens not exact, greedy or cut sampling, kept out, side calls)",
+    "stale": "spoken by versions that are too old or from another line",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pool:
+    """One run's view of the pool.
+
+    `line` maps the version in training (distance 0) and its ancestors, up to the recipe's staleness cap, to their
+    distance. A step spoken by any other version is stale.
+    """
+
+    policy: Policy
+    selection: Selection
+    line: Mapping[str, int]
+
+    def candidates(self) -> QuerySet[Trajectory]:
+        """Return everything that the selection names, ready or not."""
+        return self.selection.narrow(Trajectory.objects.filter(project_id=self.policy.project_id))
+
+    def ready(self) -> QuerySet[Trajectory]:
+        """Return the trajectories that can be trained on now, oldest first."""
+        settled = Trajectory.objects.filter(project_id=self.policy.project_id).for_training(
+            channel=self.selection.channel
+        )
+        rows = self.selection.narrow(settled)
+        return rows.filter(~Exists(self._uses()), Exists(self._fresh_steps())).order_by("id")
+
+    def count_by_readiness(self) -> dict[str, int]:
+        """Return how many candidates are ready and, by reason, how many are not."""
+        readiness = Case(
+            When(~Exists(Trajectory.objects.settled().filter(pk=OuterRef("pk"))), then=Value("open")),
+            When(reward=None, then=Value("unlabelled")),
+            When(is_excluded=True, then=Value("excluded")),
+            When(Exists(self._uses()), then=Value("used")),
+            When(~Exists(trainable_steps().filter(trajectory=OuterRef("pk"))), then=Value("untrainable")),
+            When(~Exists(self._fresh_steps()), then=Value("stale")),
+            default=Value(READY),
+            output_field=CharField(),
+        )
+        rows = self.candidates().annotate(readiness=readiness).order_by().values("readiness")
+        return {row["readiness"]: row["n"] for row in rows.annotate(n=Count("pk"))}
+
+    def _uses(self) -> QuerySet[BatchTrajectory]:
+        return BatchTrajectory.objects.filter(trajectory=OuterRef("pk"), policy=self.policy, is_active=True)
+
+    def _fresh_steps(self) -> QuerySet[Step]:
+        return trainable_steps().filter(trajectory=OuterRef("pk"), version__in=list(self.line))
+
+
+def trainable_steps() -> QuerySet[Step]:
+    """Return the steps that `batching.discard_reason` lets pass in any fresh trajectory."""
+    return Step.objects.for_training().filter(temperature__gt=0, top_p__gte=1, top_k__lte=0)
+
+
+def trace_line(version: Version, *, max_staleness: int) -> dict[str, int]:
+    """Return `version` and its nearest ancestors, each with its distance, 0 to `max_staleness`."""
+    line: dict[str, int] = {}
+    current: Version | None = version
+    while current is not None and len(line) <= max_staleness:
+        line[current.id] = len(line)
+        current = current.parent
+    return line
+
+
+def describe_counts(counts: Mapping[str, int]) -> str:
+    """Return the counts in words: "12 still open, 3 without a reward"."""
+    parts = [f"{counts[reason]} {words}" for reason, words in REASONS.items() if counts.get(reason)]
+    return ", ".join(parts) or "the selection matches no trajectory at all"

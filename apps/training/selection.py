@@ -1,0 +1,59 @@
+"""What part of a project's pool a run may train on. Says nothing of freshness: that is the recipe's staleness cap."""
+
+from datetime import datetime
+from typing import Any
+
+from django.db.models import QuerySet
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from apps.core.errors import InvalidInput
+from apps.trajectories.models import Channel, Trajectory
+
+
+class Selection(BaseModel):
+    """Filters that a trajectory must all pass; None or "" means any."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    channel: Channel = Channel.TRAIN
+    agent: str = Field(default="", max_length=60, description="slug of an agent of the project")
+    group_prefix: str = Field(default="", max_length=100)
+    since: datetime | None = None
+    until: datetime | None = None
+    min_reward: float | None = Field(default=None, ge=-1, le=1)
+    max_reward: float | None = Field(default=None, ge=-1, le=1)
+
+    @model_validator(mode="after")
+    def check_ranges(self) -> "Selection":
+        """Refuse ranges in which nothing can lie, and times without a zone."""
+        for moment in (self.since, self.until):
+            if moment is not None and moment.tzinfo is None:
+                raise ValueError("times need a zone, as in 2026-01-31T12:00:00Z")
+        if self.since and self.until and self.since >= self.until:
+            raise ValueError("since must lie before until")
+        if self.min_reward is not None and self.max_reward is not None and self.min_reward > self.max_reward:
+            raise ValueError("min_reward must not be above max_reward")
+        return self
+
+    def narrow(self, rows: QuerySet[Trajectory]) -> QuerySet[Trajectory]:
+        """Return the rows that pass; `rows` are one project's."""
+        rows = rows.filter(channel=self.channel)
+        conditions = {
+            "agent__slug": self.agent,
+            "group__startswith": self.group_prefix,
+            "started_at__gte": self.since,
+            "started_at__lt": self.until,
+            "reward__gte": self.min_reward,
+            "reward__lte": self.max_reward,
+        }
+        return rows.filter(**{name: value for name, value in conditions.items() if value not in (None, "")})
+
+
+def read_selection(data: dict[str, Any]) -> Selection:
+    """Return the checked selection. Raises InvalidInput that names the setting."""
+    try:
+        return Selection.model_validate(data)
+    except ValidationError as error:
+        first = error.errors()[0]
+        field = ".".join(["selection", *map(str, first["loc"])])
+        raise InvalidInput(f"{field}: {first['msg']}", field=field) from error

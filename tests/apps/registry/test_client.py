@@ -1,0 +1,84 @@
+"""What the engine's client makes of an engine's answers."""
+
+import socket
+
+import pytest
+
+from apps.registry import client as client_module
+from apps.registry.client import EngineClient, EngineNonsense, EngineRefused, EngineUnreachable
+from tests.fake_engine import FakeEngine
+
+
+def test_it_lists_base_and_adapters(fake_engine: FakeEngine) -> None:
+    fake_engine.adapters["a"] = "x"
+    with EngineClient(fake_engine.base_url) as client:
+        assert [(model.name, model.parent) for model in client.list_models()] == [("tiny", ""), ("a", "tiny")]
+
+
+def test_it_reads_one_logprob_for_each_token_but_the_first(fake_engine: FakeEngine) -> None:
+    with EngineClient(fake_engine.base_url) as client:
+        assert client.probe_logprobs("tiny", [9, 1, 2]) == pytest.approx([-0.2, -0.3])
+
+
+def test_a_refusal_carries_the_engines_words(fake_engine: FakeEngine) -> None:
+    fake_engine.refuses = "rank 4 is not supported"
+    with EngineClient(fake_engine.base_url) as client, pytest.raises(EngineRefused, match="rank 4"):
+        client.load_adapter("a", "/nowhere")
+
+
+def test_unloading_what_is_gone_is_no_error(fake_engine: FakeEngine) -> None:
+    with EngineClient(fake_engine.base_url) as client:
+        client.unload_adapter("never-there")
+
+
+def test_a_broken_engine_counts_as_unreachable(fake_engine: FakeEngine) -> None:
+    fake_engine.breaks = "/v1/models"
+    with EngineClient(fake_engine.base_url) as client, pytest.raises(EngineUnreachable, match="out of memory"):
+        client.list_models()
+
+
+def test_nobody_there_is_unreachable_at_once() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        address = f"http://127.0.0.1:{taken.getsockname()[1]}"
+        with EngineClient(address) as client, pytest.raises(EngineUnreachable) as caught:
+            client.list_models()
+    assert not caught.value.is_timeout
+
+
+def test_a_silent_engine_runs_into_the_time_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client_module, "QUICK_S", 0.1)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        with EngineClient(address) as client, pytest.raises(EngineUnreachable) as caught:
+            client.list_models()
+    assert caught.value.is_timeout
+
+
+@pytest.mark.parametrize("lie", [{"data": 3}, {"data": [{}]}, {}, "not json at all"])
+def test_a_list_of_another_shape_is_nonsense(fake_engine: FakeEngine, lie: object) -> None:
+    fake_engine.lies["/v1/models"] = lie
+    with EngineClient(fake_engine.base_url) as client, pytest.raises(EngineNonsense):
+        client.list_models()
+
+
+@pytest.mark.parametrize(
+    "lie",
+    [
+        {"choices": [{"prompt_logprobs": None}]},
+        {"choices": [{"prompt_logprobs": [None, {"1": {"logprob": -1.0}}]}]},
+        {"choices": [{"prompt_logprobs": [None, {"1": {"logprob": -1.0}}, {"3": {"logprob": -1.0}}]}]},
+        {"choices": []},
+    ],
+)
+def test_logprobs_of_other_tokens_are_nonsense(fake_engine: FakeEngine, lie: object) -> None:
+    fake_engine.lies["/v1/completions"] = lie
+    with EngineClient(fake_engine.base_url) as client, pytest.raises(EngineNonsense):
+        client.probe_logprobs("tiny", [9, 1, 2])
+
+
+def test_a_canary_that_says_nothing_is_nonsense(fake_engine: FakeEngine) -> None:
+    choice = {"message": {"role": "assistant", "content": ""}}
+    fake_engine.lies["/v1/chat/completions"] = {"choices": [choice], "usage": {"completion_tokens": 0}}
+    with EngineClient(fake_engine.base_url) as client, pytest.raises(EngineNonsense, match="nothing"):
+        client.ask_canary("tiny")

@@ -1,0 +1,41 @@
+"""Entry points that clean up behind others: idle sessions, and runs whose worker is gone."""
+
+import socket
+from datetime import timedelta
+
+import structlog
+from celery import shared_task
+from django.conf import settings
+from django.utils import timezone
+
+from apps.core.contracts.tasks import CLOSE_IDLE_TRAJECTORIES, RESCUE_RUNS
+from apps.training import attempts
+from apps.trajectories.services import close_idle_trajectories as close_idle
+from worker.tasks.run_folder import run_folder
+from worker.tasks.trainer_process import kill_orphan
+
+log = structlog.get_logger(__name__)
+
+SILENT_S = 30.0
+RESEND_S = 120.0
+
+
+@shared_task(name=CLOSE_IDLE_TRAJECTORIES)
+def close_idle_trajectories() -> None:
+    """Complete the trajectories in which nothing has happened for a while."""
+    close_idle(idle_s=settings.CLAW.idle_close_s)
+
+
+@shared_task(name=RESCUE_RUNS)
+def rescue_runs() -> None:
+    """Take runs from workers that died, queue them again, and send again the messages that a broker may have lost."""
+    host = socket.gethostname()
+    for attempt in attempts.list_silent_attempts(before=timezone.now() - timedelta(seconds=SILENT_S)):
+        if not attempts.mark_lost(attempt):
+            continue
+        log.warning("attempt.lost", run=attempt.run_id, attempt=attempt.number, host=attempt.host)
+        # On another host the trainer notices by itself that its parent is gone.
+        if attempt.host == host and attempt.process_group is not None:
+            kill_orphan(attempt.process_group, run_dir=run_folder(attempt.run_id).path)
+    attempts.requeue_orphans()
+    attempts.resend_queued_runs(after_s=RESEND_S)

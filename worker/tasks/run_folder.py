@@ -1,0 +1,99 @@
+"""A run's folder as the train task sees it: job and batches in, events and log out. Knows no rows, no processes."""
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from pathlib import Path
+
+from django.conf import settings
+
+from apps.core.contracts.codec import decode, encode
+from apps.core.contracts.training import (
+    EVENTS_FILE,
+    JOB_FILE,
+    LOG_FILE,
+    STOP_FILE,
+    TrainBatch,
+    TrainerEvent,
+    TrainJob,
+    batch_file,
+)
+from worker.trainer.files import write_atomic
+
+TAIL_BYTES = 2000
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunFolder:
+    """One run's folder on storage that task and trainer share."""
+
+    path: Path
+
+    def prepare(self, job: TrainJob, *, keep_batches: Collection[int]) -> None:
+        """Write the job, and sweep away what an earlier attempt left: a wish to stop, batches that were given back."""
+        inbox = self.path / "inbox"
+        inbox.mkdir(parents=True, exist_ok=True)
+        (self.path / STOP_FILE).unlink(missing_ok=True)
+        kept = {(self.path / batch_file(step)).name for step in keep_batches}
+        for path in inbox.glob("batch-*.json"):
+            if path.name not in kept:
+                path.unlink()
+        write_atomic(self.path / JOB_FILE, encode(job))
+
+    def has_batch(self, step: int) -> bool:
+        """Say whether the trainer was given this step's batch."""
+        return (self.path / batch_file(step)).exists()
+
+    def write_batch(self, batch: TrainBatch) -> None:
+        """Give the trainer its batch, whole."""
+        write_atomic(self.path / batch_file(batch.step), encode(batch))
+
+    def drop_batch(self, step: int) -> None:
+        """Take a batch back: before its lease is given up, so that no trainer finds it later."""
+        (self.path / batch_file(step)).unlink(missing_ok=True)
+
+    def request_stop(self) -> None:
+        """Ask the trainer to end after a checkpoint."""
+        (self.path / STOP_FILE).touch()
+
+    def events(self) -> "EventTail":
+        """Return a reader that begins with the first event of the run's life."""
+        return EventTail(self.path / EVENTS_FILE)
+
+    @property
+    def log_path(self) -> Path:
+        """Where the trainer's output goes."""
+        return self.path / LOG_FILE
+
+    def log_size(self) -> int:
+        """Return the log's length, to tell this attempt's lines from earlier ones."""
+        return self.log_path.stat().st_size if self.log_path.exists() else 0
+
+    def read_log_tail(self, *, since: int) -> str:
+        """Return the last lines written after byte `since`."""
+        if not self.log_path.exists():
+            return ""
+        content = self.log_path.read_bytes()[since:]
+        return content[-TAIL_BYTES:].decode(errors="replace").strip()
+
+
+class EventTail:
+    """Reads `events.jsonl` as it grows; a line without its newline is not there yet."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._offset = 0
+
+    def read_new(self) -> list[TrainerEvent]:
+        """Return the events since the last call. Raises ContractError for a line that is none."""
+        if not self._path.exists():
+            return []
+        with self._path.open("rb") as file:
+            file.seek(self._offset)
+            whole, newline, _ = file.read().rpartition(b"\n")
+        self._offset += len(whole) + len(newline)
+        return [decode(TrainerEvent, line) for line in whole.splitlines()]
+
+
+def run_folder(run_id: str) -> RunFolder:
+    """Return the folder of a run, which need not exist yet."""
+    return RunFolder(path=settings.CLAW.data_dir / "runs" / run_id)
