@@ -75,7 +75,7 @@ def _fold_one(exchange_id: str, agent_id: str, *, wait_s: float) -> tuple[_Outco
         return _set_aside(exchange_id, error), None
     except Exception as error:  # noqa: BLE001 (whatever is wrong with one exchange must not stop the others)
         return _set_aside(exchange_id, error), None
-    log.info("exchange.folded", exchange=exchange_id, trajectory=trajectory.id if trajectory else None)
+    log.debug("exchange.folded", exchange=exchange_id, trajectory=trajectory.id if trajectory else None)
     return _Outcome.FOLDED, trajectory
 
 
