@@ -15,6 +15,7 @@ from worker.host.sockets import postgres_socket_dir, valkey_socket
 
 PGDATA = "pgdata"
 SERVICES = ("postgres", "valkey")
+PROGRAM_START_S = 5  # a Python program that lacks something says so within its imports
 _STOP_WAIT_S = {"web": 20, "train": 20, "engine": 15, "postgres": 60}
 
 
@@ -28,6 +29,7 @@ class Program:
     user: str | None = None
     stop_signal: Literal["TERM", "INT"] = "TERM"
     stop_wait_s: int = 10
+    start_s: int = 1  # alive for so long, it counts as started
     environment: dict[str, str] = field(default_factory=dict)
 
 
@@ -52,7 +54,7 @@ def _program(name: str, command: str, *, variables: dict[str, str], where: str) 
         raise HostError(f"{where}: the variable {error} is not known") from error
     except ValueError as error:
         raise HostError(f"{where}: {error}") from error
-    return Program(name=name, command=words, stop_wait_s=_STOP_WAIT_S.get(name, 10))
+    return Program(name=name, command=words, stop_wait_s=_STOP_WAIT_S.get(name, 10), start_s=PROGRAM_START_S)
 
 
 def postgres_program(data_dir: Path) -> Program:

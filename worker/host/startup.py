@@ -9,6 +9,7 @@ at the terminal goes through `say`.
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from worker.host import health, ports, postgres
@@ -21,6 +22,7 @@ from worker.host.supervisor import ProgramState, Supervisor
 SERVICE_START_S = 60
 PROGRAM_START_S = 90
 ENGINE_START_S = 600
+READY_S = 30
 REVIVE_AFTER_S = 30
 WATCH_EVERY_S = 1.0
 
@@ -68,6 +70,7 @@ class Platform:
         self._programs: list[Program] = []
         self._last: dict[str, ProgramState] = {}
         self._fell_at: dict[str, float] = {}
+        self._tailed_at: dict[str, float] = {}
 
     def start_services(self) -> None:
         """Clear what an earlier start left, check the ports, start Postgres and Valkey, wait until they answer."""
@@ -99,13 +102,25 @@ class Platform:
         """Wait until every program is healthy. Raises HostError with the end of the log of one that is not."""
         for name in self._names():
             if name not in {"web", "engine"}:
-                self._wait(name, lambda name=name: self._is_running(name), timeout_s=PROGRAM_START_S)  # type: ignore[misc]
-        self._wait("web", lambda: health.check_http(f"{self.plan.web_url}/login"), timeout_s=PROGRAM_START_S)
+                self._wait(name, partial(self._is_running, name), timeout_s=PROGRAM_START_S)
+        self._wait("web", partial(health.check_http, f"{self.plan.web_url}/healthz"), timeout_s=PROGRAM_START_S)
         if self.plan.has_engine:
-            self._wait("engine", lambda: health.check_http(f"{self.plan.engine_url}/health"), timeout_s=ENGINE_START_S)
-            if problem := health.warm_up_engine(self.plan.engine_url, model=self.plan.model):
-                raise HostError(f"the engine does not answer: {problem}\n{self.supervisor.tail('engine')}")
-            self.say("engine: warmed up")
+            self._wait_for_engine()
+
+    def wait_for_service(self) -> str | None:
+        """Wait until the gateway can pass a call on to an engine; return in words what is missing when it cannot."""
+        check = partial(health.check_http, f"{self.plan.web_url}/readyz")
+        try:
+            health.wait_until_healthy("gateway", check, timeout_s=READY_S)
+        except HostError as error:
+            return str(error)
+        return None
+
+    def _wait_for_engine(self) -> None:
+        self._wait("engine", partial(health.check_http, f"{self.plan.engine_url}/health"), timeout_s=ENGINE_START_S)
+        if problem := health.warm_up_engine(self.plan.engine_url, model=self.plan.model):
+            raise HostError(f"the engine does not answer: {problem}\n{self.supervisor.tail('engine')}")
+        self.say("engine: warmed up")
 
     def watch(self) -> None:
         """Report what dies, for ever. supervisord restarts it; what it gives up on is tried again after a pause."""
@@ -142,17 +157,14 @@ class Platform:
     def _start_postgres(self) -> None:
         folder = postgres_socket_dir(self.plan.data_dir)
         self.supervisor.start_program("postgres")
-        self._wait(
-            "postgres",
-            lambda: health.check_postgres_socket(folder, user=postgres.SUPERUSER),
-            timeout_s=SERVICE_START_S,
-        )
+        check = partial(health.check_postgres_socket, folder, user=postgres.SUPERUSER)
+        self._wait("postgres", check, timeout_s=SERVICE_START_S)
         postgres.ensure_database(self.plan.database, socket_dir=folder)
 
     def _start_valkey(self) -> None:
         url = f"unix://{valkey_socket(self.plan.data_dir)}"
         self.supervisor.start_program("valkey")
-        self._wait("valkey", lambda: health.check_redis(url), timeout_s=SERVICE_START_S)
+        self._wait("valkey", partial(health.check_redis, url), timeout_s=SERVICE_START_S)
 
     def _wait(self, name: str, check: health.Check, *, timeout_s: float) -> None:
         try:
@@ -174,24 +186,28 @@ class Platform:
         return None if state == "RUNNING" else state.lower()
 
     def _report(self, before: ProgramState, now: ProgramState) -> None:
-        name, tail = now.name, self.supervisor.tail
+        name = now.name
         if now.state == "FATAL":
-            self._revive(now)
+            self._revive(name)
         elif before.is_up and not now.is_up:
-            self.say(f"{name} has died ({now.words}) and is being restarted. The end of its log:\n{tail(name)}")
-        elif before.is_up and now.is_up and before.pid != now.pid:
-            self.say(f"{name} had died and is up again as process {now.pid}. The end of its log:\n{tail(name)}")
+            self.say(f"{name} has died ({now.words}) and is being restarted{self._tail_now_and_then(name)}")
+        elif before.is_up and before.pid != now.pid:
+            self.say(f"{name} had died and is up again as process {now.pid}{self._tail_now_and_then(name)}")
         elif now.state == "RUNNING" and not before.is_up:
             self.say(f"{name} is up again as process {now.pid}")
 
-    def _revive(self, state: ProgramState) -> None:
-        name = state.name
+    def _tail_now_and_then(self, name: str) -> str:
+        """Return the end of a log, unless it was shown a moment ago: what dies again and again says the same."""
+        now = time.monotonic()
+        if now - self._tailed_at.get(name, -REVIVE_AFTER_S) < REVIVE_AFTER_S:
+            return ""
+        self._tailed_at[name] = now
+        return f". The end of its log:\n{self.supervisor.tail(name)}"
+
+    def _revive(self, name: str) -> None:
         if name not in self._fell_at:
             self._fell_at[name] = time.monotonic()
-            self.say(
-                f"{name} keeps dying ({state.words}); it is tried again every {REVIVE_AFTER_S} s. "
-                f"The end of its log:\n{self.supervisor.tail(name)}"
-            )
+            self.say(f"{name} keeps dying; it is tried again every {REVIVE_AFTER_S} s{self._tail_now_and_then(name)}")
         elif time.monotonic() - self._fell_at[name] > REVIVE_AFTER_S:
             del self._fell_at[name]
             self.supervisor.start_program(name)

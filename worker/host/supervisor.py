@@ -28,7 +28,7 @@ from worker.host.sockets import socket_folder
 
 ANSWER_S = 15
 LOG_BYTES = 20_000_000
-START_RETRIES = 6  # with pauses of 1, 2, 3 … seconds, about twenty in all; then supervisord gives the program up
+START_RETRIES = 3  # with pauses of 1, 2 and 3 seconds; then supervisord gives the program up
 UP_STATES = frozenset({"STARTING", "RUNNING"})
 
 
@@ -39,7 +39,7 @@ class ProgramState:
     name: str
     state: str  # STOPPED, STARTING, RUNNING, BACKOFF, STOPPING, EXITED, FATAL
     pid: int
-    words: str  # supervisord's own description
+    words: str  # why it is not running
 
     @property
     def is_up(self) -> bool:
@@ -92,7 +92,7 @@ class Supervisor:
             raise HostError(f"supervisord is stopping: {fault.faultString}") from fault
         return {
             info["name"]: ProgramState(
-                name=info["name"], state=info["statename"], pid=info["pid"], words=info["description"]
+                name=info["name"], state=info["statename"], pid=info["pid"], words=_describe_end(info)
             )
             for info in found
         }
@@ -102,7 +102,7 @@ class Supervisor:
         state = self.states()[name]
         if state.is_up:
             return None
-        return f"{name} has stopped ({state.words or state.state.lower()}). The end of its log:\n{self.tail(name)}"
+        return f"{name} has stopped ({state.words}). The end of its log:\n{self.tail(name)}"
 
     def tail(self, name: str, *, n_lines: int = 15) -> str:
         """Return the last lines of a program's log, indented, and where the whole is."""
@@ -146,6 +146,13 @@ class Supervisor:
             raise HostError(f"supervisord does not answer at {self.socket}: {error}") from error
 
 
+def _describe_end(info: dict[str, Any]) -> str:
+    if info["spawnerr"]:
+        return str(info["spawnerr"])
+    status = info["exitstatus"]
+    return "killed by a signal" if status < 0 else f"exit status {status}"
+
+
 def render_config(programs: list[Program], *, logs: Path, socket: Path) -> str:
     """Return supervisord's configuration file."""
     sections: dict[str, dict[str, object]] = {
@@ -171,7 +178,7 @@ def _program_section(program: Program, *, logs: Path) -> dict[str, object]:
         "priority": program.priority,
         "autostart": "false",
         "autorestart": "true",
-        "startsecs": 1,
+        "startsecs": program.start_s,
         "startretries": START_RETRIES,
         "stopsignal": program.stop_signal,
         "stopwaitsecs": program.stop_wait_s,

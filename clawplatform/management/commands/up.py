@@ -59,6 +59,8 @@ class Command(BaseCommand):
         seeded = seed_platform(env, engine_urls=engine_urls)
         platform.start_programs()
         platform.wait_for_programs()
+        if engine_urls and (problem := platform.wait_for_service()):
+            self._say(f"model calls are not answered yet: {problem}")
         self.stdout.write(render_banner(_welcome(env, seeded, has_engine=bool(engine_urls))))
         self.stdout.flush()
 

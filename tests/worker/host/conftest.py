@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from worker.host import programs
 from worker.host.startup import Plan, Platform
 
 RunServer = Callable[..., "subprocess.Popen[bytes]"]
@@ -63,7 +64,7 @@ def plan(short_dir: Path, free_port: int) -> Plan:
     """A platform whose web process is a file server and whose other program sleeps."""
     root = short_dir / "root"
     root.mkdir()
-    (root / "login").write_text("log in")
+    (root / "healthz").write_text("up")
     (root / "Procfile").write_text(
         "web: ${PYTHON} -m http.server ${CLAW_PORT} --bind 127.0.0.1\n"
         "recorder: ${PYTHON} -c 'import time; time.sleep(600)'\n"
@@ -82,7 +83,8 @@ def plan(short_dir: Path, free_port: int) -> Plan:
 
 
 @pytest.fixture
-def platform(plan: Plan, said: list[str]) -> Iterator[Platform]:
+def platform(plan: Plan, said: list[str], monkeypatch: pytest.MonkeyPatch) -> Iterator[Platform]:
+    monkeypatch.setattr(programs, "PROGRAM_START_S", 1)
     platform = Platform(plan, say=said.append)
     yield platform
     platform.stop()
