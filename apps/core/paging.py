@@ -1,34 +1,13 @@
 """Keyset paging: newest first by id, no offsets, no counts. Knows only that ids sort by time."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Generic, TypedDict, TypeVar
+from typing import Generic, TypeVar
 
 from django.db.models import Model, QuerySet
 
-from apps.core.errors import InvalidInput
-from apps.core.ids import ID_MAX_LENGTH
-
 M = TypeVar("M", bound=Model)
 MAX_LIMIT = 200
-DEFAULT_LIMIT = 50
-
-
-class PageQuery(TypedDict):
-    """Which page a caller asks for."""
-
-    before: str | None
-    limit: int
-
-
-def read_page_query(query: Mapping[str, str]) -> PageQuery:
-    """Return `before` and `limit` from a query string. Raises InvalidInput for what cannot be read."""
-    before, limit = query.get("before") or None, query.get("limit") or str(DEFAULT_LIMIT)
-    if before is not None and (len(before) > ID_MAX_LENGTH or "\0" in before):
-        raise InvalidInput("before must be an id, as `next_before` gave it", field="before")
-    if not limit.isascii() or not limit.isdigit() or not 1 <= int(limit) <= MAX_LIMIT:
-        raise InvalidInput(f"limit must be a whole number from 1 to {MAX_LIMIT}", field="limit")
-    return PageQuery(before=before, limit=int(limit))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,6 +4,9 @@ from typing import Any
 
 from rest_framework import serializers
 
+from apps.core.ids import ID_MAX_LENGTH
+from apps.core.paging import MAX_LIMIT
+
 
 class StrictSerializer(serializers.Serializer[Any]):
     """Refuses fields that it does not know, by name."""
@@ -15,6 +18,22 @@ class StrictSerializer(serializers.Serializer[Any]):
                 known = ", ".join(sorted(self.fields))
                 raise serializers.ValidationError({str(unknown[0]): [f"unknown field; there are {known}"]})
         return super().to_internal_value(data)
+
+
+class PageQuerySerializer(StrictSerializer):
+    """Which page of a project's things a caller asks for."""
+
+    project = serializers.SlugField(required=False, default=None, help_text="slug; a key needs none")
+    before = serializers.CharField(
+        required=False, default=None, max_length=ID_MAX_LENGTH, help_text="`next_before` of the page before"
+    )
+    limit = serializers.IntegerField(required=False, default=50, min_value=1, max_value=MAX_LIMIT)
+
+
+class ProjectQuerySerializer(StrictSerializer):
+    """Which project a caller means."""
+
+    project = serializers.SlugField(required=False, default=None, help_text="slug; a key needs none")
 
 
 def read_fields(shape: type[StrictSerializer], data: Any) -> dict[str, Any]:

@@ -1,22 +1,9 @@
 """The operator's view of policies, versions and engines. Versions are never edited; engines are switched on and off."""
 
 from django.contrib import admin
-from django.http import HttpRequest
 
+from apps.core.admin import ReadOnlyAdmin
 from apps.registry.models import Alias, Deployment, Engine, Policy, Version
-
-
-class ReadOnlyAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
-    """Shows rows that only services may change."""
-
-    def has_add_permission(self, _request: HttpRequest) -> bool:
-        return False
-
-    def has_change_permission(self, _request: HttpRequest, _obj: object = None) -> bool:
-        return False
-
-    def has_delete_permission(self, _request: HttpRequest, _obj: object = None) -> bool:
-        return False
 
 
 @admin.register(Policy)
@@ -41,6 +28,6 @@ class DeploymentAdmin(ReadOnlyAdmin):
 
 
 @admin.register(Engine)
-class EngineAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
+class EngineAdmin(admin.ModelAdmin[Engine]):
     list_display = ["base_url", "base_model", "state", "is_enabled", "last_seen_at"]
     readonly_fields = ["base_model", "state", "last_seen_at", "last_error"]

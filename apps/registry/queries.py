@@ -1,5 +1,6 @@
-"""What is read of policies, versions and engines. Who may read it is decided before."""
+"""What is read of policies, versions and engines, and by whom."""
 
+from apps.accounts.access import Caller
 from apps.accounts.models import Project
 from apps.core.errors import NotFound
 from apps.core.ids import is_id
@@ -15,13 +16,11 @@ def find_policy(project: Project) -> Policy:
     return policy
 
 
-def find_version(version_id: str, *, policy: Policy | None = None) -> Version:
-    """Return a version, of any policy or of the one given. Raises NotFound."""
+def find_version(version_id: str, *, caller: Caller) -> Version:
+    """Return a version that the caller may see. Raises NotFound: another team's looks like a missing one."""
     rows = Version.objects.select_related("policy__project__team").prefetch_related("aliases")
-    if policy is not None:
-        rows = rows.filter(policy=policy)
     version = rows.filter(pk=version_id).first() if is_id(version_id, "ver") else None
-    if version is None:
+    if version is None or caller.role_in(version.policy.project) is None:
         raise NotFound("no such version")
     return version
 

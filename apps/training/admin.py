@@ -1,22 +1,9 @@
 """The operator's view of runs. Nothing is edited here: runs change through services."""
 
 from django.contrib import admin
-from django.http import HttpRequest
 
+from apps.core.admin import ReadOnlyAdmin
 from apps.training.models import Attempt, Batch, Run, RunEvent
-
-
-class ReadOnlyAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
-    """Shows rows that only services may change."""
-
-    def has_add_permission(self, _request: HttpRequest) -> bool:
-        return False
-
-    def has_change_permission(self, _request: HttpRequest, _obj: object = None) -> bool:
-        return False
-
-    def has_delete_permission(self, _request: HttpRequest, _obj: object = None) -> bool:
-        return False
 
 
 @admin.register(Run)

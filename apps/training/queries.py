@@ -1,5 +1,6 @@
-"""What is read of runs. Who may read it is decided before."""
+"""What is read of runs, and by whom."""
 
+from apps.accounts.access import Caller
 from apps.accounts.models import Project
 from apps.core.errors import NotFound
 from apps.core.ids import is_id
@@ -9,11 +10,11 @@ from apps.training.models import Batch, Metric, Run, RunEvent
 POINTS = 2000  # of a curve in one answer
 
 
-def find_run(run_id: str) -> Run:
-    """Return a run of any project. Raises NotFound."""
+def find_run(run_id: str, *, caller: Caller) -> Run:
+    """Return a run that the caller may see. Raises NotFound: another team's looks like a missing one."""
     rows = Run.objects.select_related("project__team", "policy", "start_version")
     run = rows.filter(pk=run_id).first() if is_id(run_id, "run") else None
-    if run is None:
+    if run is None or caller.role_in(run.project) is None:
         raise NotFound("no such run")
     return run
 

@@ -4,6 +4,7 @@ from typing import Any
 
 from rest_framework import serializers
 
+from apps.core.serializers import StrictSerializer
 from apps.registry.models import Engine, Policy, Version
 
 
@@ -85,7 +86,7 @@ class EngineListSerializer(serializers.Serializer[Any]):
     items = EngineSerializer(many=True)
 
 
-class AliasBodySerializer(serializers.Serializer[Any]):
+class AliasBodySerializer(StrictSerializer):
     """Which version the alias shall name."""
 
     version = serializers.CharField(max_length=32, help_text="id of a verified version of the policy")

@@ -4,7 +4,11 @@ from typing import Any
 
 from rest_framework import serializers
 
+from apps.core.paging import MAX_LIMIT
+from apps.core.serializers import StrictSerializer
 from apps.training.models import Batch, Metric, Run, RunEvent
+
+BIGGEST = 2**31 - 1  # what the columns hold
 
 
 class RunSerializer(serializers.ModelSerializer[Run]):
@@ -36,19 +40,27 @@ class RunSerializer(serializers.ModelSerializer[Run]):
         read_only_fields = fields
 
 
-class LaunchSerializer(serializers.Serializer[Any]):
+class LaunchBodySerializer(StrictSerializer):
     """What to train with which settings. An unknown setting is refused."""
 
     name = serializers.CharField(max_length=100, required=False, allow_blank=True, default="")
-    recipe = serializers.DictField(required=False, default=dict)
-    selection = serializers.DictField(required=False, default=dict)
+    recipe = serializers.DictField(required=False, default=dict, help_text="what is left out gets its default")
+    selection = serializers.DictField(required=False, default=dict, help_text="filters; {} is the channel train")
     idempotency_key = serializers.CharField(max_length=100, required=False, allow_blank=True, default="")
 
-    def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
-        unknown = sorted(set(self.initial_data) - set(self.fields))
-        if unknown:
-            raise serializers.ValidationError({unknown[0]: "this field is not known here"})
-        return attrs
+
+class MetricsQuerySerializer(StrictSerializer):
+    since_step = serializers.IntegerField(required=False, default=0, min_value=0, max_value=BIGGEST)
+
+
+class EventsQuerySerializer(StrictSerializer):
+    after = serializers.IntegerField(required=False, default=0, min_value=0, max_value=BIGGEST)
+    limit = serializers.IntegerField(required=False, default=MAX_LIMIT, min_value=1, max_value=MAX_LIMIT)
+
+
+class BatchesQuerySerializer(StrictSerializer):
+    after_step = serializers.IntegerField(required=False, default=0, min_value=0, max_value=BIGGEST)
+    limit = serializers.IntegerField(required=False, default=MAX_LIMIT, min_value=1, max_value=MAX_LIMIT)
 
 
 class MetricSerializer(serializers.ModelSerializer[Metric]):

@@ -1,24 +1,25 @@
 """Runs over REST. The browser's form calls the same services."""
 
-from drf_spectacular.types import OpenApiTypes
-from drf_spectacular.utils import OpenApiParameter, extend_schema
+from drf_spectacular.utils import extend_schema
 from rest_framework import status
 from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
-from apps.accounts.access import Caller, find_project, require_role
+from apps.accounts.access import Caller, find_project
 from apps.accounts.api.authentication import caller_of
 from apps.accounts.models import Role
-from apps.core.errors import InvalidInput
-from apps.core.paging import MAX_LIMIT, read_page_query
+from apps.core.serializers import PageQuerySerializer, ProjectQuerySerializer, read_fields
 from apps.training import queries, services
 from apps.training.api.serializers import (
+    BatchesQuerySerializer,
     BatchesSerializer,
     BatchSerializer,
+    EventsQuerySerializer,
     EventsSerializer,
-    LaunchSerializer,
+    LaunchBodySerializer,
     MetricSerializer,
+    MetricsQuerySerializer,
     MetricsSerializer,
     RunEventSerializer,
     RunPageSerializer,
@@ -26,42 +27,30 @@ from apps.training.api.serializers import (
 )
 from apps.training.models import Run
 
-PROJECT = OpenApiParameter("project", str, description="slug; a key needs none, it has its own project")
-PAGE = [OpenApiParameter("before", str), OpenApiParameter("limit", OpenApiTypes.INT, description="1 to 200")]
-BIGGEST = 2**31 - 1
-
 
 def _find_run(request: Request, run_id: str) -> tuple[Run, Caller]:
-    run, caller = queries.find_run(run_id), caller_of(request)
-    require_role(caller, run.project, Role.VIEWER)
-    return run, caller
-
-
-def _read_number(request: Request, name: str) -> int:
-    text = request.query_params.get(name) or "0"
-    if not text.isascii() or not text.isdigit() or int(text) > BIGGEST:
-        raise InvalidInput(f"{name} must be a whole number, 0 or more", field=name)
-    return int(text)
+    caller = caller_of(request)
+    return queries.find_run(run_id, caller=caller), caller
 
 
 class RunsView(APIView):
     """The project's runs."""
 
-    @extend_schema(parameters=[PROJECT, *PAGE], responses=RunPageSerializer)
+    @extend_schema(parameters=[PageQuerySerializer], responses=RunPageSerializer)
     def get(self, request: Request) -> Response:
         """List runs, newest first."""
-        project = find_project(caller_of(request), request.query_params.get("project"))
-        page = queries.list_runs(project, **read_page_query(request.query_params))
+        query = read_fields(PageQuerySerializer, request.query_params)
+        page = queries.list_runs(find_project(caller_of(request), query.pop("project")), **query)
         return Response({"items": RunSerializer(page.items, many=True).data, "next_before": page.next_before})
 
-    @extend_schema(parameters=[PROJECT], request=LaunchSerializer, responses={201: RunSerializer})
+    @extend_schema(parameters=[ProjectQuerySerializer], request=LaunchBodySerializer, responses={201: RunSerializer})
     def post(self, request: Request) -> Response:
         """Launch a run. With an `idempotency_key` a repeated request returns the first one's run."""
         caller = caller_of(request)
-        project = find_project(caller, request.query_params.get("project"), role=Role.TRAINER)
-        body = LaunchSerializer(data=request.data)
-        body.is_valid(raise_exception=True)
-        run = services.launch_run(project=project, caller=caller, **body.validated_data)
+        query = read_fields(ProjectQuerySerializer, request.query_params)
+        project = find_project(caller, query["project"], role=Role.TRAINER)
+        body = read_fields(LaunchBodySerializer, request.data)
+        run = services.launch_run(project=project, caller=caller, **body)
         return Response(RunSerializer(run).data, status=status.HTTP_201_CREATED)
 
 
@@ -100,31 +89,31 @@ class ResumeView(APIView):
 class MetricsView(APIView):
     """The run's curves."""
 
-    @extend_schema(parameters=[OpenApiParameter("since_step", OpenApiTypes.INT)], responses=MetricsSerializer)
+    @extend_schema(parameters=[MetricsQuerySerializer], responses=MetricsSerializer)
     def get(self, request: Request, run_id: str) -> Response:
         """Return the points after `since_step`."""
         run, _ = _find_run(request, run_id)
-        points = queries.list_metrics(run, since_step=_read_number(request, "since_step"))
+        points = queries.list_metrics(run, **read_fields(MetricsQuerySerializer, request.query_params))
         return Response({"items": MetricSerializer(points, many=True).data})
 
 
 class EventsView(APIView):
     """The run's history."""
 
-    @extend_schema(parameters=[OpenApiParameter("after", OpenApiTypes.INT)], responses=EventsSerializer)
+    @extend_schema(parameters=[EventsQuerySerializer], responses=EventsSerializer)
     def get(self, request: Request, run_id: str) -> Response:
-        """Return up to 200 lines after event `after`."""
+        """Return up to `limit` lines after event `after`."""
         run, _ = _find_run(request, run_id)
-        events = queries.list_events(run, after=_read_number(request, "after"), limit=MAX_LIMIT)
+        events = queries.list_events(run, **read_fields(EventsQuerySerializer, request.query_params))
         return Response({"items": RunEventSerializer(events, many=True).data})
 
 
 class BatchesView(APIView):
     """What the run was trained on."""
 
-    @extend_schema(parameters=[OpenApiParameter("after_step", OpenApiTypes.INT)], responses=BatchesSerializer)
+    @extend_schema(parameters=[BatchesQuerySerializer], responses=BatchesSerializer)
     def get(self, request: Request, run_id: str) -> Response:
-        """Return up to 200 batches after `after_step`."""
+        """Return up to `limit` batches after `after_step`."""
         run, _ = _find_run(request, run_id)
-        batches = queries.list_batches(run, after_step=_read_number(request, "after_step"), limit=MAX_LIMIT)
+        batches = queries.list_batches(run, **read_fields(BatchesQuerySerializer, request.query_params))
         return Response({"items": BatchSerializer(batches, many=True).data})
