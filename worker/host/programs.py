@@ -49,7 +49,7 @@ def read_procfile(path: Path, *, variables: dict[str, str]) -> list[Program]:
 def _program(name: str, command: str, *, variables: dict[str, str], where: str) -> Program:
     try:
         # Words are split before the variables are filled in: a folder's name may hold blanks.
-        words = tuple(Template(word).substitute(variables) for word in shlex.split(command))
+        words = tuple([Template(word).substitute(variables) for word in shlex.split(command)])
     except KeyError as error:
         raise HostError(f"{where}: the variable {error} is not known") from error
     except ValueError as error:

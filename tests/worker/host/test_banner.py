@@ -1,0 +1,33 @@
+"""What a person reads once the platform is healthy."""
+
+from dataclasses import replace
+
+from worker.host.banner import Welcome, render_banner
+
+FIRST = Welcome(
+    base_url="http://127.0.0.1:8000",
+    email="admin@claw.localhost",
+    password="swordfish",
+    project="sample",
+    api_key="claw-abc",
+    credentials_file="/data/credentials.json",
+    has_engine=True,
+)
+
+
+def test_the_first_start_shows_the_secrets() -> None:
+    text = render_banner(FIRST)
+    assert "swordfish" in text
+    assert '-H "Authorization: Bearer claw-abc"' in text
+    assert 'baseUrl: "http://127.0.0.1:8000/v1", apiKey: "claw-abc"' in text
+    assert "sendSessionAffinityHeaders: true, supportsPromptCacheKey: true" in text
+
+
+def test_later_starts_show_none_but_say_where_they_are() -> None:
+    text = render_banner(replace(FIRST, password="", api_key=""))
+    assert "$CLAW_KEY" in text
+    assert "/data/credentials.json" in text
+
+
+def test_a_start_without_an_engine_says_so() -> None:
+    assert "none: model calls are answered once one is registered" in render_banner(replace(FIRST, has_engine=False))
