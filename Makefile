@@ -5,7 +5,7 @@ WEB := .venv/bin/python
 export DJANGO_SETTINGS_MODULE := clawplatform.settings
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run demo test check fmt doctor clean
+.PHONY: help setup run demo stop test check fmt doctor clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
@@ -19,7 +19,10 @@ run:  ## set up, start the whole platform and stay; Ctrl-C stops all of it
 
 demo:  ## set up, close the loop once on the real model, print what improved (KEEP=1 leaves the platform running)
 	@$(PYTHON) setup/bootstrap.py web ml js model
-	@exec env KEEP=$(KEEP) $(WEB) examples/demo.py
+	@exec $(WEB) -m examples.demo $(if $(KEEP),--keep) $(ARGS)
+
+stop:  ## stop the platform that runs in this folder (what KEEP=1 left, or another terminal's)
+	@$(WEB) manage.py down
 
 test:  ## set up, run the tests (ARGS="tests/apps/gateway -x" passes arguments on)
 	@$(PYTHON) setup/bootstrap.py all

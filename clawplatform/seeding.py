@@ -15,7 +15,7 @@ from typing import Any
 
 from django.db import transaction
 
-from apps.accounts.models import Project, Scope, User
+from apps.accounts.models import Project, Role, Scope, User
 from apps.accounts.services import create_agent, create_key, create_project, create_team, create_user
 from apps.registry.services import ensure_policy, register_engine
 from clawplatform.env import Env
@@ -62,6 +62,25 @@ def seed_platform(env: Env, *, engine_urls: tuple[str, ...]) -> Seeded:
     )
     _keep_credentials(env, seeded)
     return seeded
+
+
+@transaction.atomic
+def create_project_with_keys(env: Env, *, name: str, agent_names: tuple[str, ...]) -> dict[str, Any]:
+    """Make a project of the admin's team, its policy at the base model, and agents with a key each.
+
+    Returns `project` (slug), `manage_key` (scope manage, of the first agent) and `agent_keys` (agent's slug → secret).
+    """
+    admin, _ = _ensure_admin()
+    membership = admin.memberships.filter(role=Role.OWNER).order_by("created_at").first()
+    team = membership.team if membership else create_team(name="Home", owner=admin)
+    project = create_project(team=team, name=name, actor=ACTOR)
+    ensure_policy(
+        project=project, slug=project.slug, base_model=env.model_dir.name, base_model_dir=str(env.model_dir)
+    )
+    agents = [create_agent(project=project, name=agent_name, actor=ACTOR) for agent_name in agent_names]
+    keys = {agent.slug: create_key(agent=agent, actor=ACTOR, created_by=admin)[1] for agent in agents}
+    _, manage_key = create_key(agent=agents[0], actor=ACTOR, created_by=admin, scope=Scope.MANAGE)
+    return {"project": project.slug, "manage_key": manage_key, "agent_keys": keys}
 
 
 def _ensure_admin() -> tuple[User, str]:

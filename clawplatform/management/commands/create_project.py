@@ -1,0 +1,27 @@
+"""`manage.py create_project`: a project with its policy, agents and keys, for scripts. Prints the secrets as JSON, once."""
+
+import json
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandError, CommandParser
+
+from apps.core.errors import ServiceError
+from clawplatform.env import read_env
+from clawplatform.seeding import create_project_with_keys
+
+
+class Command(BaseCommand):
+    help = "Create a project whose policy starts at the base model, and print its keys as JSON (they are kept nowhere)."
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        parser.add_argument("name")
+        parser.add_argument("--agent", action="append", default=[], help="name of an agent; may be repeated")
+
+    def handle(self, *_args: Any, **options: Any) -> None:
+        try:
+            made = create_project_with_keys(
+                read_env(), name=options["name"], agent_names=tuple(options["agent"]) or ("First agent",)
+            )
+        except ServiceError as error:
+            raise CommandError(error.message) from error
+        self.stdout.write(json.dumps(made))

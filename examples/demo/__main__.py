@@ -1,0 +1,212 @@
+"""The demo: an agent plays generated tasks, a verifier rewards it, a run trains on that, versions go live under a second
+agent that never stops calling, and the held-out tasks are played again.
+
+Exits non-zero if the held-out reward did not rise, a request failed, or an answer is missing from the pool.
+"""
+
+import argparse
+import asyncio
+import os
+import sys
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+from openai import AsyncOpenAI
+
+from examples.demo.client import JsonObject, PlatformClient
+from examples.demo.companion import CompanionReport, keep_calling
+from examples.demo.platform import DemoProject, PlatformError, create_demo_project, start_platform, stop_platform
+from examples.demo.play import Player, Round, play_round
+from examples.demo.report import Iteration, Outcome, render_comparison, render_last_line, render_table
+from examples.weather_agent.tasks import generate_tasks
+
+RECIPE: JsonObject = {}
+RUN_TIMEOUT_S = 900
+POLL_S = 1.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """How large the demo is."""
+
+    n_rounds: int
+    n_tasks: int
+    n_held_out: int
+    n_at_once: int
+    keep: bool
+
+
+@dataclass
+class Story:
+    """What happened, in order."""
+
+    rounds: list[Round] = field(default_factory=list)
+    iterations: list[Iteration] = field(default_factory=list)
+
+
+class DemoError(Exception):
+    """The loop did not close; the message says where."""
+
+
+def say(text: str) -> None:
+    """Print at once, also into a pipe."""
+    print(text, flush=True)
+
+
+async def wait_for_step(platform: PlatformClient, run_id: str, *, step: int) -> JsonObject:
+    """Return the run once `step` of it is trained and the version it published is live."""
+    deadline = time.monotonic() + RUN_TIMEOUT_S
+    status = ""
+    while time.monotonic() < deadline:
+        run = await platform.get_run(run_id)
+        if run["status_line"] != status:
+            status = run["status_line"]
+            say(f"    run: {status}")
+        if run["state"] in {"failed", "cancelled"}:
+            raise DemoError(f"the run {run['state']}: {run['error']}")
+        if run["steps_done"] >= step and await _is_newest_live(platform):
+            return run
+        await asyncio.sleep(POLL_S)
+    raise DemoError(f"step {step} of the run took longer than {RUN_TIMEOUT_S} s: {status}")
+
+
+async def _is_newest_live(platform: PlatformClient) -> bool:
+    newest = (await platform.list_versions())[0]
+    if newest["state"] == "failed":
+        raise DemoError(f"version {newest['number']} did not pass: {newest['error']}")
+    aliases = {alias["name"]: alias["version"] for alias in (await platform.get_policy())["aliases"]}
+    return bool(aliases["live"] == newest["id"])
+
+
+async def train(player: Player, settings: Settings, story: Story) -> None:
+    """Play, train, let the version go live; `n_rounds` times, in one run."""
+    run_id = ""
+    for number in range(1, settings.n_rounds + 1):
+        started = time.monotonic()
+        tasks = generate_tasks(settings.n_tasks, channel="train", seed=number)
+        done = await play_round(player, tasks, channel="train")
+        story.rounds.append(done)
+        say(f"round {number}: {len(done.rewards)} tasks played, reward {done.reward:.2f}")
+        if not run_id:
+            recipe: dict[str, Any] = {
+                **RECIPE, "n_steps": settings.n_rounds, "trajectories_per_step": settings.n_tasks
+            }
+            run_id = (await player.platform.launch_run(name="demo", recipe=recipe, selection={}))["id"]
+            say(f"    run {run_id} launched")
+        await wait_for_step(player.platform, run_id, step=number)
+        point = (await player.platform.get_metrics(run_id))[-1]
+        story.iterations.append(
+            Iteration(
+                number=number,
+                spoken_by=f"v{number - 1}",
+                reward=done.reward,
+                share_perfect=done.share_perfect,
+                metrics=point["values"],
+                seconds=time.monotonic() - started,
+            )
+        )
+
+
+async def count_pool(platform: PlatformClient, ids: list[str]) -> tuple[int, int]:
+    """Return how many of the answers `ids` are steps of the pool, and how many trajectories it holds."""
+    found: set[str] = set()
+    n_trajectories = 0
+    async for trajectory in platform.iterate_trajectories():
+        n_trajectories += 1
+        found.update(step["response_id"] for step in await platform.get_steps(trajectory["id"]))
+    return len(found.intersection(ids)), n_trajectories
+
+
+async def close_the_loop(project: DemoProject, settings: Settings, *, started: float) -> Outcome:
+    """Evaluate, train, evaluate again, while the companion calls."""
+    report, stop, story = CompanionReport(), asyncio.Event(), Story()
+    async with (
+        PlatformClient(project.base_url, project.manage_key) as platform,
+        AsyncOpenAI(base_url=f"{project.base_url}/v1", api_key=project.companion_key, max_retries=0) as other,
+    ):
+        player = Player(platform=platform, agent_key=project.agent_key, n_at_once=settings.n_at_once)
+        held_out = generate_tasks(settings.n_held_out, channel="val", seed=0)
+        before = await play_round(player, held_out, channel="val")
+        say(f"held-out before: reward {before.reward:.2f}, without a fault {before.share_perfect:.2f}")
+        companion = asyncio.create_task(keep_calling(other, report, stop=stop))
+        try:
+            await train(player, settings, story)
+        finally:
+            stop.set()
+            await companion
+        after = await play_round(player, held_out, channel="val")
+        say(f"held-out after: reward {after.reward:.2f}, without a fault {after.share_perfect:.2f}\n")
+        say(render_table(story.iterations))
+        return await _sum_up(platform, report, [before, *story.rounds, after], started=started)
+
+
+async def _sum_up(
+    platform: PlatformClient, report: CompanionReport, rounds: list[Round], *, started: float
+) -> Outcome:
+    answered = report.response_ids + [response_id for each in rounds for response_id in each.response_ids]
+    n_steps, n_trajectories = await count_pool(platform, answered)
+    trained = [version for version in await platform.list_versions() if version["number"] > 0]
+    checks = [version["verification"] for version in trained]
+    for failure in [*report.failures, *(failure for each in rounds for failure in each.failures)]:
+        say(f"failed request: {failure}")
+    return Outcome(
+        steps=n_steps,
+        trajectories=n_trajectories,
+        reward_before=rounds[0].reward,
+        reward_after=rounds[-1].reward,
+        perfect_before=rounds[0].share_perfect,
+        perfect_after=rounds[-1].share_perfect,
+        versions=len(trained),
+        failed_requests=len(report.failures) + sum(len(each.failures) for each in rounds),
+        lost_steps=len(answered) - n_steps,
+        mean_logprob_diff=max((check["mean_abs_diff"] for check in checks), default=0.0),
+        max_logprob_diff=max((check["max_abs_diff"] for check in checks), default=0.0),
+        companion_calls=len(report.response_ids),
+        companion_versions=len(report.versions),
+        seconds=time.monotonic() - started,
+    )
+
+
+async def run_demo(settings: Settings) -> int:
+    """Return the exit code."""
+    started = time.monotonic()
+    host, port = os.environ.get("CLAW_HOST", "127.0.0.1"), os.environ.get("CLAW_PORT", "8000")
+    process = await start_platform(f"http://{host}:{port}")
+    try:
+        project = await create_demo_project(f"http://{host}:{port}")
+        say(f"project {project.slug}: {project.base_url}/p/{project.slug}/")
+        outcome = await close_the_loop(project, settings, started=started)
+        say("\n" + render_comparison(outcome, n_held_out=settings.n_held_out) + "\n")
+        if settings.keep and process is not None:
+            say(f"the platform keeps running at {project.base_url}; `make stop` ends it")
+    finally:
+        if not settings.keep:
+            await stop_platform(process)
+    for fault in outcome.faults:
+        say(f"FAULT: {fault}")
+    say(render_last_line(outcome))
+    return 1 if outcome.faults else 0
+
+
+def main() -> int:
+    """Read the command line and run."""
+    parser = argparse.ArgumentParser(prog="python -m examples.demo", description=__doc__)
+    parser.add_argument("--rounds", type=int, default=8)
+    parser.add_argument("--tasks", type=int, default=48, help="tasks a round")
+    parser.add_argument("--held-out", type=int, default=96)
+    parser.add_argument("--at-once", type=int, default=16, help="episodes at once")
+    parser.add_argument("--keep", action="store_true", help="leave the platform running")
+    given = parser.parse_args()
+    settings = Settings(
+        n_rounds=given.rounds, n_tasks=given.tasks, n_held_out=given.held_out, n_at_once=given.at_once, keep=given.keep
+    )
+    try:
+        return asyncio.run(run_demo(settings))
+    except (PlatformError, DemoError) as error:
+        say(f"FAULT: {error}")
+        return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
