@@ -1,0 +1,1 @@
+"""Tests that import torch, run by the ML environment's own pytest."""

@@ -1,0 +1,56 @@
+"""Adapters on disk: PEFT reads them back exactly, the checksum notices any change, nothing machine-bound is in them."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from apps.core.contracts.checksum import hash_folder
+from apps.core.contracts.training import AdapterFiles
+from tests.worker.trainer.samples import make_job, make_samples
+from worker.trainer.adapters import save_adapter
+from worker.trainer.batches import build_micro_batch
+from worker.trainer.model import Policy, load_policy
+from worker.trainer.ranks import Ranks
+
+
+@pytest.fixture
+def ranks(tmp_path: Path) -> Ranks:
+    return Ranks(tmp_path, device="cpu")
+
+
+def save(policy: Policy, run_dir: Path, ranks: Ranks) -> AdapterFiles:
+    files = save_adapter(policy, run_dir=run_dir, step=1, zero_stage=0, ranks=ranks)
+    assert files is not None
+    return files
+
+
+def test_what_is_read_back_speaks_alike(policy: Policy, model_dir: Path, tmp_path: Path, ranks: Ranks) -> None:
+    files = save(policy, tmp_path, ranks)
+    again = load_policy(make_job(model_dir, initial_adapter_dir=files.path))
+    micro = build_micro_batch(make_samples(3, seed=0))
+    inputs = (micro.prefix_ids, micro.input_ids, micro.targets, micro.temperatures)
+    with torch.no_grad():
+        assert torch.equal(policy(*inputs)[0], again(*inputs)[0])
+
+
+def test_only_lora_is_written_and_only_two_files(policy: Policy, tmp_path: Path, ranks: Ranks) -> None:
+    folder = Path(save(policy, tmp_path, ranks).path)
+    assert [path.name for path in sorted(folder.iterdir())] == ["adapter_config.json", "adapter_model.safetensors"]
+    assert all("lora_" in name for name in load_file(folder / "adapter_model.safetensors"))
+
+
+def test_the_checksum_is_that_of_the_folder_and_notices_a_change(policy: Policy, tmp_path: Path, ranks: Ranks) -> None:
+    files = save(policy, tmp_path, ranks)
+    assert hash_folder(Path(files.path)) == files.sha256
+    (Path(files.path) / "adapter_config.json").write_text("{}")
+    assert hash_folder(Path(files.path)) != files.sha256
+
+
+def test_the_same_weights_have_the_same_checksum_wherever_the_model_lies(
+    policy: Policy, model_dir: Path, tmp_path: Path, ranks: Ranks
+) -> None:
+    first = save(policy, tmp_path / "a", ranks)
+    assert str(model_dir) not in (Path(first.path) / "adapter_config.json").read_text()
+    assert save(policy, tmp_path / "b", ranks).sha256 == first.sha256

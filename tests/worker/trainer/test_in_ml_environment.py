@@ -1,0 +1,296 @@
+"""Runs the tests under ml/ where torch is, and starts real trainers by the real launcher on a tiny random model."""
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.conf import settings
+
+from apps.core.contracts.checksum import hash_folder
+from apps.core.contracts.training import EVENTS_FILE, LOG_FILE, STOP_FILE, OptimizerSettings, TrainerEvent, TrainJob
+from tests.worker.trainer.samples import make_batch, make_job, make_samples, write_batch, write_job
+from worker.trainer.command import REPOSITORY, build_command
+from worker.trainer.events import read_events
+
+pytestmark = [pytest.mark.real, pytest.mark.timeout(600)]
+START_S = 180  # the first start compiles an operator
+TIMING = {"seconds", "tokens_per_s"}
+
+
+@pytest.fixture(scope="session")
+def ml_python() -> str:
+    python = Path(settings.CLAW.ml_python)
+    if not python.exists():
+        pytest.fail(f"there is no ML environment at {python}: run `make setup`")
+    return str(python)
+
+
+@pytest.fixture(scope="session")
+def model_dir(ml_python: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("model") / "tiny"
+    subprocess.run(
+        [ml_python, "-m", "worker.engine.models.tiny", str(folder)], cwd=REPOSITORY, check=True, capture_output=True
+    )
+    return folder
+
+
+class Trainer:
+    """A real trainer in its own process group, with the folder it works in."""
+
+    def __init__(self, python: str, run_dir: Path, *, n_processes: int = 1) -> None:
+        self.run_dir = run_dir
+        argv, extra = build_command(python, run_dir, n_processes=n_processes, master_port=_free_port())
+        with (run_dir / LOG_FILE).open("ab") as log:
+            self.process = subprocess.Popen(
+                argv, env={**os.environ, **extra}, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
+            )
+
+    def events(self) -> list[TrainerEvent]:
+        return read_events(self.run_dir / EVENTS_FILE)
+
+    def wait_for(self, kind: str, *, step: int, count: int = 1) -> TrainerEvent:
+        """Return the `count`-th such event once it is there."""
+        deadline = time.monotonic() + START_S
+        while time.monotonic() < deadline:
+            found = [event for event in self.events() if (event.kind, event.step) == (kind, step)]
+            if len(found) >= count:
+                return found[count - 1]
+            if self.process.poll() is not None and not found:
+                break
+            time.sleep(0.05)
+        pytest.fail(f"no {kind} of step {step}: {self.events()}\n{(self.run_dir / LOG_FILE).read_text()[-3000:]}")
+
+    def wait(self) -> int:
+        return self.process.wait(START_S)
+
+    def signal(self, number: signal.Signals) -> None:
+        os.killpg(self.process.pid, number)
+
+    def group_is_gone(self) -> bool:
+        """Whether no process of the group is left."""
+        deadline = time.monotonic() + 10
+        while time.monotonic() < deadline:
+            try:
+                os.killpg(self.process.pid, 0)
+            except ProcessLookupError:
+                return True
+            time.sleep(0.1)
+        return False
+
+
+StartTrainer = Callable[..., Trainer]
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@contextmanager
+def _stopping(trainers: list[Trainer]) -> Iterator[None]:
+    try:
+        yield
+    finally:
+        for trainer in trainers:
+            if trainer.process.poll() is None:
+                trainer.signal(signal.SIGKILL)
+                trainer.process.wait()
+
+
+@pytest.fixture
+def start(ml_python: str, model_dir: Path, tmp_path: Path) -> Iterator[StartTrainer]:
+    """Start a trainer in the folder `name`, made on first use with a job and the batches of `steps`."""
+    trainers: list[Trainer] = []
+
+    def start_trainer(name: str, *, steps: tuple[int, ...] = (1, 2, 3), n_processes: int = 1, **job: Any) -> Trainer:
+        run_dir = tmp_path / name
+        if not run_dir.exists():
+            write_job(run_dir, make_job(model_dir, **job))
+            for step in steps:
+                write_batch(run_dir, make_batch(step))
+        trainers.append(Trainer(ml_python, run_dir, n_processes=n_processes))
+        return trainers[-1]
+
+    with _stopping(trainers):
+        yield start_trainer
+
+
+def curve(trainer: Trainer) -> list[dict[str, float]]:
+    """The metrics of all steps in order, the clock's left out."""
+    steps = [event for event in trainer.events() if event.kind == "step"]
+    return [{name: value for name, value in event.metrics.items() if name not in TIMING} for event in steps]
+
+
+def probes(trainer: Trainer) -> list[tuple[float, ...]]:
+    return [event.probe.logprobs for event in trainer.events() if event.kind == "step" and event.probe]
+
+
+def test_the_tests_that_need_torch_pass(ml_python: str) -> None:
+    folder = "tests/worker/trainer/ml"
+    command = [
+        ml_python,
+        "-m",
+        "pytest",
+        folder,
+        "-c",
+        f"{folder}/pytest.ini",
+        "--rootdir",
+        ".",
+        "--confcutdir",
+        folder,
+    ]
+    answer = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=False)
+    assert answer.returncode == 0, answer.stdout[-5000:]
+    passed = re.search(r"(\d+) passed", answer.stdout)
+    assert passed is not None
+    assert int(passed[1]) > 50
+
+
+def test_a_run_killed_in_the_middle_goes_on_with_the_same_curve(start: StartTrainer) -> None:
+    whole = start("whole")
+    assert whole.wait() == 0
+    killed = start("killed", steps=(1, 2))
+    killed.wait_for("step", step=2)
+    killed.signal(signal.SIGKILL)
+    killed.wait()
+    assert killed.group_is_gone()
+    write_batch(killed.run_dir, make_batch(3))
+    again = start("killed")
+    assert again.wait() == 0
+    assert [(event.kind, event.step) for event in again.events()] == [
+        ("ready", 0), ("step", 1), ("step", 2), ("ready", 2), ("step", 3), ("done", 3),
+    ]  # fmt: skip
+    assert curve(again) == curve(whole)
+    assert probes(again) == probes(whole)
+    assert len(list((again.run_dir / "checkpoints").iterdir())) == 2
+
+
+def test_what_a_run_leaves_behind(start: StartTrainer) -> None:
+    trainer = start("run")
+    assert trainer.wait() == 0
+    event = trainer.wait_for("step", step=3)
+    assert event.adapter is not None
+    assert hash_folder(Path(event.adapter.path)) == event.adapter.sha256
+    assert event.probe is not None
+    assert len(event.probe.logprobs) == len(event.probe.token_ids) - 1
+    assert event.metrics.keys() >= {
+        "loss", "kl", "ratio_mean", "ratio_max", "clip_fraction", "ess", "entropy", "grad_norm", "tokens",
+        "tokens_per_s", "seconds", "learning_rate", "samples", "mean_logprob_diff",
+    }  # fmt: skip
+    assert probes(trainer)[0] != probes(trainer)[1]
+
+
+def test_an_event_lost_in_a_crash_is_told_again(start: StartTrainer) -> None:
+    trainer = start("run")
+    assert trainer.wait() == 0
+    path = trainer.run_dir / EVENTS_FILE
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join(lines[:-2]) + lines[-2][:40])  # the crash tore the event of step 3
+    again = start("run")
+    assert again.wait() == 0
+    assert [(event.kind, event.step) for event in again.events()][-3:] == [("step", 3), ("ready", 3), ("done", 3)]
+
+
+@pytest.mark.parametrize("zero_stage", [0, 2])
+def test_two_processes_learn_what_one_learns(start: StartTrainer, zero_stage: int) -> None:
+    one = start("one", zero_stage=zero_stage)
+    assert one.wait() == 0
+    two = start("two", zero_stage=zero_stage, n_processes=2)
+    assert two.wait() == 0
+    for ours, theirs in zip(curve(one), curve(two), strict=True):
+        assert ours == pytest.approx(theirs, abs=1e-5)
+    for mine, yours in zip(probes(one), probes(two), strict=True):
+        assert mine == pytest.approx(yours, abs=1e-5)
+
+
+@pytest.mark.parametrize("way", ["signal", "file"])
+def test_it_stops_when_asked_and_goes_on_later(start: StartTrainer, way: str) -> None:
+    trainer = start("run", steps=(1,))
+    trainer.wait_for("step", step=1)
+    if way == "signal":
+        trainer.signal(signal.SIGTERM)
+    else:
+        (trainer.run_dir / STOP_FILE).touch()
+    assert trainer.wait() == 0
+    trainer.wait_for("stopped", step=1)
+    assert trainer.group_is_gone()
+    (trainer.run_dir / STOP_FILE).unlink(missing_ok=True)
+    for step in (2, 3):
+        write_batch(trainer.run_dir, make_batch(step))
+    again = start("run")
+    assert again.wait() == 0
+    assert [event.step for event in again.events() if event.kind == "step"] == [1, 2, 3]
+
+
+def test_a_signal_while_it_is_still_loading_is_a_stop_too(start: StartTrainer) -> None:
+    trainer = start("run")
+    time.sleep(1)
+    trainer.signal(signal.SIGTERM)
+    assert trainer.wait() == 0
+    assert trainer.events()[-1].kind == "stopped"
+
+
+def _fails(trainer: Trainer, *, words: str) -> None:
+    assert trainer.wait() == 1
+    event = trainer.events()[-1]
+    assert event.kind == "failed"
+    assert words in event.message
+    assert not (trainer.run_dir / "adapters").exists()
+    assert not (trainer.run_dir / "checkpoints").exists()
+
+
+def test_a_batch_without_advantages_fails_the_run(start: StartTrainer) -> None:
+    trainer = start("run", steps=())
+    trainer.wait_for("ready", step=0)
+    flat = [sample.__class__(**{**vars(sample), "advantage": 0.0}) for sample in make_samples(4, seed=1)]
+    write_batch(trainer.run_dir, make_batch(1, samples=tuple(flat)))
+    _fails(trainer, words="Every advantage")
+
+
+def test_a_loss_that_is_not_a_number_publishes_nothing(start: StartTrainer) -> None:
+    too_fast = OptimizerSettings(learning_rate=1e30, max_grad_norm=1e30, minibatch_samples=4)
+    _fails(start("run", optimizer=too_fast), words="not a finite number")
+
+
+def test_a_batch_that_is_no_batch_fails_the_run(start: StartTrainer) -> None:
+    trainer = start("run", steps=())
+    trainer.wait_for("ready", step=0)
+    (trainer.run_dir / "inbox" / "batch-000001.json").write_text("{}")
+    _fails(trainer, words="cannot be read")
+
+
+def test_a_killed_rank_fails_the_run_in_words(start: StartTrainer) -> None:
+    trainer = start("run", steps=(), n_processes=2)
+    trainer.wait_for("ready", step=0)
+    ranks = subprocess.run(
+        ["pgrep", "-g", str(trainer.process.pid), "-f", "worker.trainer.rank .*/run$"],
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    os.kill(max(map(int, ranks.stdout.split())), signal.SIGKILL)
+    assert trainer.wait() == 1
+    event = trainer.events()[-1]
+    assert event.kind == "failed"
+    assert trainer.group_is_gone()
+
+
+def test_two_trainers_in_one_folder_do_not_mix(start: StartTrainer, model_dir: Path) -> None:
+    first = start("run", steps=())
+    first.wait_for("ready", step=0)
+    second = start("run")
+    assert second.wait() == 1
+    assert "Another trainer" in second.events()[-1].message
+    assert first.process.poll() is None
+
+
+def test_the_job_says_which_model(start: StartTrainer, tmp_path: Path) -> None:
+    job: TrainJob = make_job(tmp_path / "none")
+    _fails(start("run", base_model_dir=job.base_model_dir), words="cannot be loaded")

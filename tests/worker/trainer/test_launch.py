@@ -1,0 +1,82 @@
+"""The launcher: what it starts, and how it judges a run by the run's own words."""
+
+from pathlib import Path
+
+import pytest
+
+from apps.core.contracts.training import LOG_FILE
+from tests.worker.trainer.samples import make_job
+from worker.trainer.events import EventLog, make_event, read_events
+from worker.trainer.launch import LaunchOptions, build_environment, build_launcher_argv, conclude, main, parse_options
+
+
+def options(run_dir: Path, *, hostfile: str | None = None) -> LaunchOptions:
+    return LaunchOptions(run_dir=run_dir, n_processes=2, master_port=29512, hostfile=hostfile)
+
+
+def last_event(run_dir: Path) -> tuple[str, str]:
+    event = read_events(run_dir / "events.jsonl")[-1]
+    return event.kind, event.message
+
+
+def test_deepspeed_starts_one_module_on_each_device(tmp_path: Path) -> None:
+    argv = build_launcher_argv(options(tmp_path))
+    assert argv[argv.index("--num_accelerators") + 1] == "2"
+    assert argv[argv.index("--master_port") + 1] == "29512"
+    assert argv[-3:] == ["--module", "worker.trainer.rank", str(tmp_path)]
+    assert "--no_local_rank" in argv
+
+
+def test_a_host_file_lying_on_the_machine_is_not_picked_up(tmp_path: Path) -> None:
+    argv = build_launcher_argv(options(tmp_path))
+    assert not Path(argv[argv.index("--hostfile") + 1]).exists()
+    argv = build_launcher_argv(options(tmp_path, hostfile="/etc/hosts.ds"))
+    assert argv[argv.index("--hostfile") + 1] == "/etc/hosts.ds"
+
+
+def test_ranks_on_a_cpu_share_its_cores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(6)))
+    environment = build_environment(make_job(tmp_path), n_processes=2)
+    assert environment["OMP_NUM_THREADS"] == "3"
+    assert environment["DS_ACCELERATOR"] == "cpu"
+
+
+def test_the_path_relative_to_the_caller_is_resolved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert parse_options(["here", "--processes", "3"]).run_dir == tmp_path / "here"
+
+
+@pytest.mark.parametrize(("kind", "code"), [("done", 0), ("stopped", 0), ("failed", 1)])
+def test_the_last_event_decides_not_the_exit_code(tmp_path: Path, kind: str, code: int) -> None:
+    EventLog(tmp_path).append(make_event(kind, step=3))
+    for exit_code in (0, 1, -6):
+        assert conclude(tmp_path, offset=0, code=exit_code, is_stopped=False) == code
+    assert len(read_events(tmp_path / "events.jsonl")) == 1
+
+
+def test_a_silent_death_becomes_a_failure_in_words(tmp_path: Path) -> None:
+    EventLog(tmp_path).append(make_event("step", step=2))
+    (tmp_path / LOG_FILE).write_text("early\n" * 1000 + "CUDA error: device lost")
+    assert conclude(tmp_path, offset=0, code=-9, is_stopped=False) == 1
+    kind, message = last_event(tmp_path)
+    assert kind == "failed"
+    assert "killed by signal 9" in message
+    assert message.endswith("CUDA error: device lost")
+
+
+def test_a_stop_before_the_ranks_could_answer_is_a_stop(tmp_path: Path) -> None:
+    assert conclude(tmp_path, offset=0, code=1, is_stopped=True) == 0
+    assert last_event(tmp_path)[0] == "stopped"
+
+
+def test_the_verdict_of_an_earlier_attempt_does_not_count(tmp_path: Path) -> None:
+    EventLog(tmp_path).append(make_event("stopped", step=1))
+    offset = (tmp_path / "events.jsonl").stat().st_size
+    assert conclude(tmp_path, offset=offset, code=1, is_stopped=False) == 1
+    assert last_event(tmp_path)[0] == "failed"
+
+
+def test_a_job_that_cannot_be_read_is_said(tmp_path: Path) -> None:
+    assert main([str(tmp_path)]) == 1
+    assert "job cannot be read" in last_event(tmp_path)[1]
