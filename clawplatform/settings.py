@@ -47,6 +47,7 @@ MIDDLEWARE = [
     "django.middleware.security.SecurityMiddleware",
     "whitenoise.middleware.WhiteNoiseMiddleware",
     "csp.middleware.CSPMiddleware",
+    "apps.console.middleware.RequestIdMiddleware",
     "django.contrib.sessions.middleware.SessionMiddleware",
     "django.middleware.common.CommonMiddleware",
     "django.middleware.csrf.CsrfViewMiddleware",
@@ -70,6 +71,7 @@ TEMPLATES = [
                 "django.template.context_processors.request",
                 "django.contrib.auth.context_processors.auth",
                 "django.contrib.messages.context_processors.messages",
+                "apps.console.context.console",
             ],
         },
     },
@@ -107,6 +109,7 @@ SESSION_COOKIE_SAMESITE = "Lax"
 SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = ENV.public_base_url.startswith("https://")
 SECURE_CONTENT_TYPE_NOSNIFF = True
 X_FRAME_OPTIONS = "DENY"
+CSRF_FAILURE_VIEW = "apps.console.views.errors.csrf_failed"
 CONTENT_SECURITY_POLICY = {
     "DIRECTIVES": {
         "default-src": [SELF],
@@ -125,9 +128,15 @@ USE_TZ = True
 STATIC_URL = "/static/"
 STATIC_ROOT = ENV.data_dir / "static"
 STATICFILES_DIRS: list[Path | tuple[str, Path]] = [ROOT / "static"]
-UPLOT_DIR = ROOT / "node_modules" / "uplot" / "dist"
-if UPLOT_DIR.is_dir():
-    STATICFILES_DIRS.append(("uplot", UPLOT_DIR))
+NODE_MODULES = ROOT / "node_modules"
+BROWSER_PACKAGES = {
+    "uplot": NODE_MODULES / "uplot" / "dist",
+    "geist": NODE_MODULES / "@fontsource-variable" / "geist" / "files",
+    "geist-mono": NODE_MODULES / "@fontsource-variable" / "geist-mono" / "files",
+}
+STATICFILES_DIRS += [(prefix, folder) for prefix, folder in BROWSER_PACKAGES.items() if folder.is_dir()]
+HAS_UPLOT = BROWSER_PACKAGES["uplot"].is_dir()
+HAS_FONTS = BROWSER_PACKAGES["geist"].is_dir() and BROWSER_PACKAGES["geist-mono"].is_dir()
 WHITENOISE_USE_FINDERS = True
 
 REST_FRAMEWORK = {

@@ -15,3 +15,8 @@ urlpatterns = [
     path("api/docs", SpectacularSwaggerView.as_view(url_name="schema"), name="docs"),
     path("admin/", admin.site.urls),
 ]
+
+handler400 = "apps.console.views.errors.bad_request"
+handler403 = "apps.console.views.errors.forbidden"
+handler404 = "apps.console.views.errors.not_found"
+handler500 = "apps.console.views.errors.server_error"

@@ -2,4 +2,8 @@
 
 from typing import Any
 
-websocket_urlpatterns: list[Any] = []
+from django.urls import path
+
+from apps.console.consumers import NewsConsumer
+
+websocket_urlpatterns: list[Any] = [path("ws/p/<slug:slug>/news", NewsConsumer.as_asgi())]

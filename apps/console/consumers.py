@@ -1,0 +1,46 @@
+"""The socket of a project's open pages: forwards news of what changed, never the data itself."""
+
+from typing import Any
+
+from channels.db import database_sync_to_async
+from channels.generic.websocket import AsyncJsonWebsocketConsumer
+
+from apps.accounts.access import Caller, find_project
+from apps.accounts.models import Project, User
+from apps.core.errors import ServiceError
+from apps.core.live import project_group
+
+REFUSED = 4404
+
+
+class NewsConsumer(AsyncJsonWebsocketConsumer):
+    """`ws/p/<slug>/news`: sends `{"kind", "id"}` to members of the project's team."""
+
+    group = ""
+
+    async def connect(self) -> None:
+        project = await database_sync_to_async(_find)(self.scope.get("user"), self.scope["url_route"]["kwargs"]["slug"])
+        await self.accept()
+        if project is None:
+            await self.close(code=REFUSED)  # After accepting, so that the page learns the code and does not try again.
+            return
+        self.group = project_group(project.id)
+        await self.channel_layer.group_add(self.group, self.channel_name)
+        await self.send_json({"kind": "hello", "id": project.id})
+
+    async def disconnect(self, code: int) -> None:
+        if self.group:
+            await self.channel_layer.group_discard(self.group, self.channel_name)
+
+    async def news(self, event: dict[str, Any]) -> None:
+        """Forward one message of `apps.core.live`."""
+        await self.send_json({"kind": event["kind"], "id": event["id"]})
+
+
+def _find(user: object, slug: str) -> Project | None:
+    if not isinstance(user, User):
+        return None
+    try:
+        return find_project(Caller(user=user), slug)
+    except ServiceError:
+        return None

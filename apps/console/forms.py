@@ -1,0 +1,66 @@
+"""Forms of the console: they parse and complain in words; services decide."""
+
+from typing import Any
+
+from django import forms
+from django.contrib.auth.forms import AuthenticationForm
+
+from apps.accounts.models import Scope
+
+
+class LoginForm(AuthenticationForm):
+    """E-mail and password."""
+
+    error_messages = {
+        "invalid_login": "No account has this e-mail and password. Check both; capitals count in the password.",
+        "inactive": "This account is switched off. Ask an owner of your team.",
+    }
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.fields["username"].label = "E-mail"
+        self.fields["username"].widget = forms.EmailInput(
+            attrs={"autocomplete": "username", "autofocus": True, "spellcheck": "false"}
+        )
+
+    def clean_username(self) -> str:
+        """Accounts are kept in lower case."""
+        return str(self.cleaned_data["username"]).strip().lower()
+
+
+class AgentForm(forms.Form):
+    """A new agent."""
+
+    name = forms.CharField(max_length=100, label="Name", help_text="What people call it, such as “Shop clerk”.")
+
+
+class KeyForm(forms.Form):
+    """A new API key."""
+
+    name = forms.CharField(max_length=100, required=False, label="Name")
+    scope = forms.ChoiceField(choices=Scope.choices, required=False, label="May")
+
+    def clean_scope(self) -> str:
+        """The smaller scope when none is chosen."""
+        return self.cleaned_data["scope"] or Scope.AGENT
+
+
+class LabelForm(forms.Form):
+    """A reward for a trajectory, or for one step of it."""
+
+    value = forms.FloatField(
+        min_value=-1,
+        max_value=1,
+        error_messages={
+            "required": "Say how good it was: a number from −1 to 1.",  # noqa: RUF001 (a true minus, for readers)
+            "invalid": "A reward is a number from −1 to 1.",  # noqa: RUF001
+            "min_value": "A reward is a number from −1 to 1.",  # noqa: RUF001
+            "max_value": "A reward is a number from −1 to 1.",  # noqa: RUF001
+        },
+    )
+    step = forms.CharField(max_length=40, required=False)
+    text = forms.CharField(max_length=4000, required=False)
+
+    @property
+    def first_error(self) -> str:
+        return str(next(iter(self.errors.values()))[0])

@@ -1,0 +1,23 @@
+"""Gives every request to Django an id, so that an error page, its log line and the API's answer can be matched."""
+
+from collections.abc import Callable
+
+import structlog
+from django.http import HttpRequest, HttpResponse
+
+from apps.core.ids import new_id
+
+
+class RequestIdMiddleware:
+    """Sets `request.request_id`, the log context and the `X-Request-Id` header."""
+
+    def __init__(self, get_response: Callable[[HttpRequest], HttpResponse]) -> None:
+        self.get_response = get_response
+
+    def __call__(self, request: HttpRequest) -> HttpResponse:
+        request_id = new_id("req")
+        request.request_id = request_id  # type: ignore[attr-defined]
+        with structlog.contextvars.bound_contextvars(request_id=request_id):
+            response = self.get_response(request)
+        response["X-Request-Id"] = request_id
+        return response

@@ -1,0 +1,120 @@
+"""The door of every page of a project: who is looking, at which project, with which role. Knows no page's content."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property, wraps
+from typing import Any, Concatenate, ParamSpec
+
+from django.contrib import messages
+from django.contrib.auth.decorators import login_required
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import redirect, render
+from django.urls import reverse
+from django.views.decorators.http import require_http_methods
+
+from apps.accounts.access import Caller, find_project, require_role
+from apps.accounts.models import Membership, Project, Role, User
+from apps.console.replies import refuse, with_toast
+from apps.core.errors import ServiceError
+
+P = ParamSpec("P")
+
+SECTIONS = {
+    "project_home": "project_home",
+    "agents": "agents",
+    "agent": "agents",
+    "new_key": "agents",
+    "trajectories": "trajectories",
+    "trajectory": "trajectories",
+    "runs": "runs",
+    "new_run": "runs",
+    "run": "runs",
+    "batch": "runs",
+    "models": "models",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Page:
+    """One request for a page of a project by a member of its team."""
+
+    request: HttpRequest
+    user: User
+    caller: Caller
+    project: Project
+    role: Role
+
+    @property
+    def is_htmx(self) -> bool:
+        return bool(getattr(self.request, "htmx", False))
+
+    @property
+    def can_review(self) -> bool:
+        return self.role.includes(Role.REVIEWER)
+
+    @property
+    def can_train(self) -> bool:
+        return self.role.includes(Role.TRAINER)
+
+    @property
+    def can_own(self) -> bool:
+        return self.role.includes(Role.OWNER)
+
+    @cached_property
+    def who_to_ask(self) -> str:
+        """The words that stand on a button which this person may not press."""
+        owners = Membership.objects.filter(team_id=self.project.team_id, role=Role.OWNER).select_related("user")
+        names = ", ".join(membership.user.email for membership in owners[:3])
+        return f"You are {self.role.label.lower()} here. Ask {names or 'an owner of the team'}."
+
+    @cached_property
+    def projects(self) -> list[Project]:
+        """For the project switch."""
+        return list(self.user.projects()[:50])
+
+    def require(self, role: Role) -> None:
+        """Raise Forbidden when the person's role is too small."""
+        require_role(self.caller, self.project, role)
+
+    def url(self, name: str, *args: str | int) -> str:
+        """Return the address of another page of this project."""
+        return reverse(name, args=[self.project.slug, *args])
+
+    def render(self, template: str, *, status: int = 200, **context: Any) -> HttpResponse:
+        """Render a page or a fragment."""
+        match = self.request.resolver_match
+        section = SECTIONS.get(match.url_name or "", "") if match else ""
+        shared = {"page": self, "project": self.project, "section": section}
+        return render(self.request, template, {**shared, **context}, status=status)
+
+    def done(self, message: str, *, to: str, undo: str = "") -> HttpResponse:
+        """After a change without a fragment to show: say so and go to `to`. `undo` is an address to post to."""
+        if self.is_htmx:
+            return with_toast(HttpResponse(status=204, headers={"HX-Redirect": to}), message, undo=undo)
+        messages.success(self.request, message)
+        return redirect(to)
+
+
+def project_page(
+    *methods: str, role: Role = Role.VIEWER
+) -> Callable[[Callable[Concatenate[Page, P], HttpResponse]], Callable[..., HttpResponse]]:
+    """Turn `view(page, …)` into a Django view at `/p/<slug>/…` for members with `role`; others get 404 or 403."""
+
+    def decorate(view: Callable[Concatenate[Page, P], HttpResponse]) -> Callable[..., HttpResponse]:
+        @require_http_methods(list(methods) or ["GET", "HEAD"])
+        @login_required
+        @wraps(view)
+        def open_page(request: HttpRequest, slug: str, *args: P.args, **kwargs: P.kwargs) -> HttpResponse:
+            assert isinstance(request.user, User)  # noqa: S101 (login_required stands before)
+            caller = Caller(user=request.user)
+            try:
+                project = find_project(caller, slug, role=role)
+                held = caller.role_in(project) or Role.VIEWER
+                page = Page(request=request, user=request.user, caller=caller, project=project, role=held)
+                return view(page, *args, **kwargs)
+            except ServiceError as error:
+                return refuse(request, error)
+
+        return open_page
+
+    return decorate

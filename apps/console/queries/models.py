@@ -1,0 +1,92 @@
+"""What the page of a project's model line shows: versions with their lineage, aliases, and where they are served."""
+
+from dataclasses import dataclass
+
+from django.db.models import Avg, Count
+
+from apps.accounts.models import Project
+from apps.core.errors import NotFound
+from apps.registry.models import Alias, AliasName, Deployment, DeploymentState, Engine, Policy, Version, VersionState
+from apps.trajectories.models import Trajectory
+
+SHOWN = 50
+SAMPLE = 1000
+
+
+@dataclass(frozen=True, kw_only=True)
+class VersionRow:
+    """One version: its names, its engines, and what people thought of what it said."""
+
+    version: Version
+    aliases: list[str]
+    engines: list[str]
+    n_trajectories: int
+    mean_reward: float | None
+
+    @property
+    def is_live(self) -> bool:
+        return AliasName.LIVE in self.aliases
+
+    @property
+    def can_go_live(self) -> bool:
+        return self.version.state == VersionState.READY and not self.is_live
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelLine:
+    """A policy with its versions, newest first."""
+
+    policy: Policy
+    rows: list[VersionRow]
+    live: Alias | None
+    previous: Alias | None
+    engines: list[Engine]
+
+
+def read_model_line(project: Project) -> ModelLine | None:
+    """Return the project's model line, None while it has no policy."""
+    policy = Policy.objects.filter(project=project).first()
+    if policy is None:
+        return None
+    aliases = list(Alias.objects.filter(policy=policy).select_related("version__policy"))
+    named = {alias.name: alias for alias in aliases}
+    versions = Version.objects.filter(policy=policy).select_related("policy", "parent__policy").order_by("-number")
+    return ModelLine(
+        policy=policy,
+        rows=[_row(version, aliases) for version in versions[:SHOWN]],
+        live=named.get(AliasName.LIVE),
+        previous=named.get(AliasName.PREVIOUS),
+        engines=list(Engine.objects.filter(is_enabled=True).order_by("base_url")[:SHOWN]),
+    )
+
+
+def _row(version: Version, aliases: list[Alias]) -> VersionRow:
+    spoken = Trajectory.objects.filter(project_id=version.policy.project_id, steps__version=version).order_by("-pk")
+    recent = spoken.values("pk").distinct()[:SAMPLE]
+    sums = Trajectory.objects.filter(pk__in=recent).aggregate(n=Count("pk"), reward=Avg("reward"))
+    loaded = Deployment.objects.filter(version=version, state=DeploymentState.LOADED).select_related("engine")
+    return VersionRow(
+        version=version,
+        aliases=[alias.name for alias in aliases if alias.version_id == version.pk],
+        engines=[deployment.engine.base_url for deployment in loaded],
+        n_trajectories=sums["n"],
+        mean_reward=sums["reward"],
+    )
+
+
+def find_version(project: Project, number: int) -> Version:
+    """Return a version of the project's policy or raise NotFound."""
+    rows = Version.objects.select_related("policy__project__team")
+    version = rows.filter(policy__project=project, number=number).first()
+    if version is None:
+        raise NotFound("this project has no such version")
+    return version
+
+
+def previous_version(project: Project) -> Version:
+    """Return what `live` pointed at before or raise NotFound."""
+    rows = Alias.objects.filter(policy__project=project, name=AliasName.PREVIOUS).select_related("version__policy")
+    alias = rows.first()
+    if alias is None:
+        raise NotFound("no version was live before this one")
+    return alias.version

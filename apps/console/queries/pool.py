@@ -1,0 +1,32 @@
+"""What a run would find in the pool now, and why the rest is not for it."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from apps.accounts.models import Project
+from apps.core.errors import ServiceError
+from apps.training.pool import READY, REASONS
+from apps.training.recipes import read_recipe
+from apps.training.selection import read_selection
+from apps.training.services import preview_readiness
+
+
+@dataclass(frozen=True, kw_only=True)
+class Readiness:
+    """How many trajectories are ready, and (words, number) for those that are not; or why nobody can say."""
+
+    n_ready: int = 0
+    others: tuple[tuple[str, int], ...] = ()
+    problem: str = ""
+
+
+def read_readiness(project: Project, *, recipe: dict[str, Any], selection: dict[str, Any]) -> Readiness:
+    """Ask the training room."""
+    try:
+        counts = preview_readiness(
+            project=project, recipe=read_recipe(recipe), selection=read_selection(selection)
+        )
+    except ServiceError as error:
+        return Readiness(problem=error.message)
+    others = tuple((words, counts[reason]) for reason, words in REASONS.items() if counts.get(reason))
+    return Readiness(n_ready=counts.get(READY, 0), others=others)

@@ -1,0 +1,58 @@
+"""The labels of a trajectory as its page shows them: those that stand, the person's own, and how they add up."""
+
+from dataclasses import dataclass
+
+from django.db.models import QuerySet
+
+from apps.accounts.models import Project, User
+from apps.core.errors import NotFound
+from apps.feedback.models import Label, Source
+from apps.feedback.scoring import explain
+from apps.feedback.services import score_labels
+from apps.trajectories.models import Trajectory
+
+SHOWN = 50
+
+
+@dataclass(frozen=True, kw_only=True)
+class RewardPanel:
+    """The labels that count, the person's own, and the sum in words."""
+
+    labels: list[Label]
+    own: Label | None
+    n_step_labels: int
+    explanation: str
+
+
+def standing_labels(trajectory: Trajectory) -> QuerySet[Label]:
+    """Return the reward labels that nothing superseded or took back."""
+    rows = Label.objects.filter(trajectory=trajectory, field="reward", superseded_by=None)
+    return rows.exclude(value=None).select_related("author", "key")
+
+
+def own_step_values(trajectory: Trajectory, *, user: User) -> dict[str, float]:
+    """Return the person's own standing reward of each step, by step id."""
+    rows = standing_labels(trajectory).filter(author=user, source=Source.HUMAN).exclude(step=None).order_by("pk")
+    return {str(label.step_id): label.value for label in rows if label.value is not None}
+
+
+def read_panel(trajectory: Trajectory, *, user: User) -> RewardPanel:
+    """Return the labels of the whole trajectory and the explanation of its reward."""
+    labels = list(standing_labels(trajectory).filter(step=None).order_by("pk")[:SHOWN])
+    own = [label for label in labels if label.author_id == user.pk and label.source == Source.HUMAN]
+    n_steps = standing_labels(trajectory).exclude(step=None).order_by().values("step_id").distinct().count()
+    return RewardPanel(
+        labels=labels,
+        own=own[-1] if own else None,
+        n_step_labels=n_steps,
+        explanation=explain(score_labels(trajectory=trajectory)),
+    )
+
+
+def find_own_label(project: Project, label_id: str, *, user: User) -> Label:
+    """Return a label that the person gave or raise NotFound."""
+    rows = Label.objects.select_related("trajectory__project__team", "step", "project")
+    label = rows.filter(project=project, pk=label_id, author=user).first()
+    if label is None:
+        raise NotFound("you gave no such reward")
+    return label

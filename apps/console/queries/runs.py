@@ -1,0 +1,250 @@
+"""What the pages of training runs show: state in words, curves, history, batches."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from statistics import mean, pstdev
+
+from django.utils import timezone
+
+from apps.accounts.models import Project
+from apps.core.errors import NotFound
+from apps.core.paging import Page as KeysetPage
+from apps.core.paging import page_newest_first
+from apps.training.models import Attempt, Batch, BatchState, BatchTrajectory, Metric, Run, RunEvent, RunState
+
+PER_PAGE = 50
+EVENTS_SHOWN = 100
+BATCHES_SHOWN = 50
+POINTS_SHOWN = 400
+RECENT_STEPS = 10
+ENTRIES_SHOWN = 200
+
+TONES = {
+    RunState.QUEUED: "idle",
+    RunState.RUNNING: "live",
+    RunState.CANCELLING: "warn",
+    RunState.SUCCEEDED: "good",
+    RunState.FAILED: "bad",
+    RunState.CANCELLED: "idle",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Curve:
+    """One chart: points of the run as it stands, and those that a later attempt made again."""
+
+    name: str
+    title: str
+    unit: str
+    hint: str
+    steps: list[int]
+    values: list[float | None]
+    lost: list[float | None]
+
+    @property
+    def last(self) -> float | None:
+        return next((value for value in reversed(self.values) if value is not None), None)
+
+    @property
+    def has_lost(self) -> bool:
+        return any(value is not None for value in self.lost)
+
+    @property
+    def polyline(self) -> str:
+        """Points of an SVG line in a box of 300 by 96, for readers without JavaScript."""
+        pairs = [(step, value) for step, value in zip(self.steps, self.values, strict=True) if value is not None]
+        if not pairs:
+            return ""
+        low, high = min(value for _, value in pairs), max(value for _, value in pairs)
+        first, last = pairs[0][0], pairs[-1][0]
+        across, up = (last - first) or 1, (high - low) or 1
+        return " ".join(
+            f"{4 + 292 * (step - first) / across:.1f},{92 - 88 * (value - low) / up:.1f}" for step, value in pairs
+        )
+
+
+CHARTS: tuple[tuple[str, str, str, str], ...] = (
+    ("reward", "Reward", "", "Mean reward of the batch"),
+    ("loss", "Loss", "", "Clipped policy-gradient loss"),
+    ("kl", "KL", "nats", "Distance from the policy that spoke (k3 estimate)"),
+    ("ratio_mean", "Ratio, mean", "", "New over engine's probability; 1 means on-policy"),
+    ("ratio_max", "Ratio, max", "", "The farthest token"),
+    ("ess", "Effective sample size", "", "1 means that every sample counts the same"),
+    ("entropy", "Entropy", "nats", "At the sampling temperature; near 0 the policy has stopped exploring"),
+    ("clip_fraction", "Clipped", "", "Share of tokens outside the clip range"),
+    ("grad_norm", "Gradient norm", "", "Before clipping"),
+    ("mean_logprob_diff", "Trainer − engine", "nats", "Mean gap of log-probs before any update"),
+    ("tokens_per_s", "Tokens/s", "", "Computed by the trainer"),
+    ("seconds", "Seconds a step", "s", "Training only"),
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Progress:
+    """How far a run is, and when it should end. Times are seconds; None where nothing is known yet."""
+
+    done: int
+    total: int
+    seconds_a_step: float | None
+    eta_s: float | None
+    spread_s: float | None
+
+    @property
+    def percent(self) -> int:
+        return round(100 * self.done / self.total) if self.total else 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunView:
+    """Everything on the page of a run."""
+
+    run: Run
+    tone: str
+    progress: Progress
+    curves: list[Curve]
+    events: list[RunEvent]
+    attempts: list[Attempt]
+    batches: list[Batch]
+    place: int | None
+
+    @property
+    def can_cancel(self) -> bool:
+        return self.run.state in {RunState.QUEUED, RunState.RUNNING}
+
+    @property
+    def can_resume(self) -> bool:
+        return self.run.state in {RunState.FAILED, RunState.CANCELLED}
+
+
+def list_runs(project: Project, *, before: str | None) -> KeysetPage[Run]:
+    """Return one page of runs, newest first."""
+    rows = Run.objects.filter(project=project).select_related("launched_by", "policy")
+    return page_newest_first(rows, before=before, limit=PER_PAGE)
+
+
+def find_run(project: Project, run_id: str) -> Run:
+    """Return a run of the project or raise NotFound."""
+    rows = Run.objects.select_related("policy", "start_version__policy", "launched_by", "project__team")
+    run = rows.filter(project=project, pk=run_id).first()
+    if run is None:
+        raise NotFound("this project has no such run")
+    return run
+
+
+def read_run(run: Run) -> RunView:
+    """Return everything that the page of a run shows."""
+    batches = list(run.batches.order_by("-step", "-pk")[:BATCHES_SHOWN])
+    return RunView(
+        run=run,
+        tone=TONES[RunState(run.state)],
+        progress=read_progress(run),
+        curves=read_curves(run),
+        events=list(run.events.order_by("-pk")[:EVENTS_SHOWN]),
+        attempts=list(run.attempts.order_by("-number")[:20]),
+        batches=batches,
+        place=_place_in_queue(run),
+    )
+
+
+def _place_in_queue(run: Run) -> int | None:
+    if run.state != RunState.QUEUED:
+        return None
+    return Run.objects.filter(state__in=(RunState.QUEUED, RunState.RUNNING, RunState.CANCELLING), pk__lt=run.pk).count()
+
+
+def read_progress(run: Run) -> Progress:
+    """Say how far a run is; the estimate comes from the gaps between its latest steps."""
+    times = _recent_times(run)
+    gaps = [(later - earlier).total_seconds() for earlier, later in zip(times, times[1:], strict=False)]
+    left = max(0, run.n_steps - run.steps_done)
+    a_step = mean(gaps) if gaps else None
+    is_moving = run.state == RunState.RUNNING and a_step is not None
+    return Progress(
+        done=run.steps_done,
+        total=run.n_steps,
+        seconds_a_step=a_step,
+        eta_s=a_step * left if is_moving and a_step else None,
+        spread_s=pstdev(gaps) * left**0.5 if is_moving and len(gaps) > 1 else None,
+    )
+
+
+def _recent_times(run: Run) -> list[datetime]:
+    newest = run.metrics.order_by("-pk").values_list("attempt_id", "at")[: RECENT_STEPS + 1]
+    rows = list(newest)
+    return sorted(at for attempt_id, at in rows if attempt_id == rows[0][0])
+
+
+def read_curves(run: Run) -> list[Curve]:
+    """Return the run's charts; a step that several attempts made counts with the latest of them."""
+    current: dict[int, dict[str, float]] = {}
+    lost: dict[int, dict[str, float]] = {}
+    for metric in Metric.objects.filter(run=run).order_by("attempt__number", "step").iterator():
+        if metric.step in current:
+            lost[metric.step] = current[metric.step]
+        current[metric.step] = dict(metric.values)
+    trained = run.batches.filter(state=BatchState.TRAINED)
+    for step, reward in trained.values_list("step", "reward_mean"):
+        current.setdefault(step, {})["reward"] = reward
+    steps = _thin(sorted(current))
+    return [curve for chart in CHARTS if (curve := _curve(chart, steps, current, lost)).last is not None]
+
+
+def _curve(
+    chart: tuple[str, str, str, str],
+    steps: list[int],
+    current: dict[int, dict[str, float]],
+    lost: dict[int, dict[str, float]],
+) -> Curve:
+    name, title, unit, hint = chart
+    return Curve(
+        name=name,
+        title=title,
+        unit=unit,
+        hint=hint,
+        steps=steps,
+        values=[current[step].get(name) for step in steps],
+        lost=[lost.get(step, {}).get(name) for step in steps],
+    )
+
+
+def _thin(steps: Sequence[int]) -> list[int]:
+    stride = max(1, -(-len(steps) // POINTS_SHOWN))
+    kept = list(steps[::stride])
+    return [*kept, steps[-1]] if steps and kept[-1] != steps[-1] else kept
+
+
+def curve_data(curves: Sequence[Curve]) -> list[dict[str, object]]:
+    """Return the curves as JSON for the charts."""
+    return [
+        {
+            "name": curve.name,
+            "title": curve.title,
+            "steps": curve.steps,
+            "values": curve.values,
+            "lost": curve.lost if curve.has_lost else None,
+        }
+        for curve in curves
+    ]
+
+
+def find_batch(run: Run, step: int) -> Batch:
+    """Return the batch of a step: the one that counts, else the latest given back. Raises NotFound."""
+    batches = list(run.batches.filter(step=step).order_by("pk"))
+    if not batches:
+        raise NotFound("this run has no such batch")
+    standing = [batch for batch in batches if batch.state != BatchState.RELEASED]
+    return (standing or batches)[-1]
+
+
+def list_entries(batch: Batch) -> list[BatchTrajectory]:
+    """Return the trajectories of a batch, best reward first."""
+    rows = BatchTrajectory.objects.filter(batch=batch).select_related("trajectory__agent")
+    return list(rows.order_by("-reward", "pk")[:ENTRIES_SHOWN])
+
+
+def run_seconds(run: Run) -> float | None:
+    """Return how long a run has taken so far."""
+    if run.started_at is None:
+        return None
+    return ((run.ended_at or timezone.now()) - run.started_at).total_seconds()

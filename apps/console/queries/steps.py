@@ -1,0 +1,245 @@
+"""What the page of one trajectory shows: its steps in order, their words, tokens, labels, and where they went."""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any
+
+from apps.accounts.models import User
+from apps.console.queries.rewards import own_step_values
+from apps.console.transcript import Message, decode_json, pretty_json, read_message, read_messages
+from apps.core.contracts.arrays import unpack_ids, unpack_logprobs
+from apps.core.errors import NotFound
+from apps.registry.models import Version
+from apps.training.models import BatchTrajectory
+from apps.trajectories.models import Exchange, ExchangeStatus, Step, Trajectory
+from apps.trajectories.trie import load_messages
+
+PER_PAGE = 50
+TOKENS_SHOWN = 4000
+LEVELS = (0.9, 0.7, 0.5, 0.3, 0.1, 0.02)  # probability at or above which a token has the level of its place
+
+
+@dataclass(frozen=True, kw_only=True)
+class Badge:
+    """A fact that one must know before trusting a step. `tone` picks the colour, the word carries the meaning."""
+
+    word: str
+    tone: str
+    hint: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepCard:
+    """One step: what was new in its prompt, and what was answered."""
+
+    step: Step
+    new_messages: list[Message]
+    answer: Message
+    badges: list[Badge]
+    branch_of: int | None
+    own_value: float | None
+
+    @property
+    def seconds(self) -> float:
+        return (self.step.ended_at - self.step.started_at).total_seconds()
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepGroup:
+    """Neighbouring steps of one kind: the main line, or side calls that stand folded."""
+
+    is_side: bool
+    cards: list[StepCard]
+
+    @property
+    def kinds(self) -> str:
+        return ", ".join(sorted({card.step.side_call for card in self.cards}))
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepWindow:
+    """Up to fifty steps, and the indexes by which to page on."""
+
+    groups: list[StepGroup]
+    first: int
+    previous_from: int | None
+    next_from: int | None
+
+    @property
+    def cards(self) -> Iterator[StepCard]:
+        return (card for group in self.groups for card in group.cards)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TokenCell:
+    """One sampled token: its id, its text where the engine told it, its probability and the level of its colour."""
+
+    token_id: int
+    text: str
+    logprob: float
+    probability: float
+    level: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class TokenView:
+    """The sampled tokens of a step. `n_hidden` more are not shown."""
+
+    cells: list[TokenCell]
+    n_hidden: int
+    mean_logprob: float
+    perplexity: float
+    has_text: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lineage:
+    """Where a trajectory came from and where it went."""
+
+    versions: list[Version]
+    entries: list[BatchTrajectory]
+
+
+def find_step(trajectory: Trajectory, step_id: str) -> Step:
+    """Return a step of the trajectory, by id or by index, or raise NotFound."""
+    rows = Step.objects.select_related("version__policy", "parent").filter(trajectory=trajectory)
+    is_index = step_id.isdecimal() and len(step_id) < 9
+    step = (rows.filter(index=int(step_id)) if is_index else rows.filter(pk=step_id)).first()
+    if step is None:
+        raise NotFound("this trajectory has no such step")
+    return step
+
+
+def read_window(trajectory: Trajectory, *, user: User, first: int) -> StepWindow:
+    """Return up to fifty steps from index `first` on."""
+    rows = Step.objects.select_related("version__policy", "parent").filter(trajectory=trajectory, index__gte=first)
+    found = list(rows.order_by("index")[: PER_PAGE + 1])
+    own = own_step_values(trajectory, user=user)
+    cards = read_cards(found[:PER_PAGE], own=own)
+    groups = [StepGroup(is_side=is_side, cards=list(group)) for is_side, group in groupby(cards, key=_is_side)]
+    return StepWindow(
+        groups=groups,
+        first=first,
+        previous_from=max(0, first - PER_PAGE) if first > 0 else None,
+        next_from=found[PER_PAGE].index if len(found) > PER_PAGE else None,
+    )
+
+
+def _is_side(card: StepCard) -> bool:
+    return bool(card.step.side_call)
+
+
+def read_cards(steps: Sequence[Step], *, own: dict[str, float]) -> list[StepCard]:
+    """Return cards for neighbouring steps of one trajectory."""
+    cards = []
+    previous_main: str | None = steps[0].parent_id if steps else None
+    for step in steps:
+        parent = step.parent if step.parent_id and step.parent_id != previous_main else None
+        cards.append(read_card(step, branch_of=parent.index if parent else None, own_value=own.get(step.id)))
+        if not step.side_call:
+            previous_main = step.id
+    return cards
+
+
+def read_card(step: Step, *, branch_of: int | None, own_value: float | None) -> StepCard:
+    """Return one step's card."""
+    return StepCard(
+        step=step,
+        new_messages=read_messages(decode_json(step.tail_messages)),
+        answer=read_message(decode_json(step.answer) or {"role": "assistant"}),
+        badges=list(read_badges(step)),
+        branch_of=branch_of,
+        own_value=own_value,
+    )
+
+
+def read_badges(step: Step) -> Iterator[Badge]:
+    """Say what is unusual about a step."""
+    if step.side_call:
+        yield Badge(word=f"side call: {step.side_call}", tone="violet", hint="Beside the main line; not trained on")
+    if step.status == ExchangeStatus.ABORTED:
+        yield Badge(word="aborted", tone="warn", hint="The client went away; what had come is kept")
+    if step.status == ExchangeStatus.ERROR:
+        yield Badge(word="error", tone="bad", hint="No usable answer came")
+    if not step.is_exact:
+        yield Badge(word="text only", tone="warn", hint="No exact token ids or log-probs; not usable for policy gradients")
+    if step.finish_reason == "length":
+        yield Badge(word="cut off", tone="warn", hint="The answer reached its token limit")
+    if step.is_excluded:
+        yield Badge(word="excluded", tone="warn", hint="Kept out of training")
+
+
+def read_lineage(trajectory: Trajectory) -> Lineage:
+    """Return the versions that spoke and the batches that took the trajectory."""
+    spoke = Step.objects.filter(trajectory=trajectory).exclude(version=None).order_by().values("version_id").distinct()
+    versions = Version.objects.filter(pk__in=spoke).select_related("policy").order_by("number")
+    entries = BatchTrajectory.objects.filter(trajectory=trajectory).select_related("batch__run").order_by("pk")
+    return Lineage(versions=list(versions[:20]), entries=list(entries[:20]))
+
+
+def read_tokens(step: Step) -> TokenView:
+    """Return the sampled tokens with their probabilities, and their texts where the engine told them."""
+    ids = unpack_ids(bytes(step.completion_token_ids))
+    logprobs = unpack_logprobs(bytes(step.logprobs))
+    texts = _token_texts(step, n=len(ids))
+    cells = [
+        _cell(token_id, logprob, texts[place] if texts else "")
+        for place, (token_id, logprob) in enumerate(zip(ids[:TOKENS_SHOWN], logprobs, strict=False))
+    ]
+    mean = sum(logprobs) / len(logprobs) if logprobs else 0.0
+    return TokenView(
+        cells=cells,
+        n_hidden=max(0, len(ids) - TOKENS_SHOWN),
+        mean_logprob=mean,
+        perplexity=math.exp(min(-mean, 50.0)),
+        has_text=bool(texts),
+    )
+
+
+def _cell(token_id: int, logprob: float, text: str) -> TokenCell:
+    probability = math.exp(min(logprob, 0.0))
+    level = next((place for place, least in enumerate(LEVELS) if probability >= least), len(LEVELS))
+    return TokenCell(token_id=token_id, text=text, logprob=logprob, probability=probability, level=level)
+
+
+def _token_texts(step: Step, *, n: int) -> list[str]:
+    exchange = find_exchange(step)
+    response = decode_json(exchange.response) if exchange else None
+    try:
+        content = response["choices"][step.choice]["logprobs"]["content"]
+        texts = [str(item["token"]) for item in content]
+    except (KeyError, IndexError, TypeError):
+        return []
+    return texts if len(texts) == n else []
+
+
+def find_exchange(step: Step) -> Exchange | None:
+    """Return the raw call behind a step."""
+    return Exchange.objects.filter(pk=step.exchange_id).first()
+
+
+def read_raw(step: Step) -> dict[str, str]:
+    """Return what was sent and what came back, as indented JSON."""
+    exchange = find_exchange(step)
+    if exchange is None:
+        return {"answer": pretty_json(decode_json(step.answer)), "new messages": pretty_json(decode_json(step.tail_messages))}
+    return {
+        "request": pretty_json(decode_json(exchange.request)),
+        "response": pretty_json(decode_json(exchange.response)),
+        "sampling": pretty_json(decode_json(exchange.sampling)),
+        "headers kept": pretty_json(decode_json(exchange.headers)),
+    }
+
+
+def read_view(step: Step, view: str) -> dict[str, Any]:
+    """Return what one of the step's other views shows."""
+    match view:
+        case "tokens":
+            return {"tokens": read_tokens(step)}
+        case "raw":
+            return {"raw": read_raw(step)}
+        case "prompt":
+            return {"prompt": read_messages(load_messages(step.id))}
+    return {}

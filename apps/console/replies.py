@@ -1,0 +1,42 @@
+"""How the console answers beside whole pages: toasts for htmx, error pages in words. Knows no page's content."""
+
+import json
+
+from django.http import HttpRequest, HttpResponse, JsonResponse
+from django.shortcuts import render
+
+from apps.core.errors import ServiceError
+
+TITLES = {
+    400: "That request does not make sense",
+    403: "You may not do this",
+    404: "Nothing here",
+    405: "That way is closed",
+    409: "Not in this state",
+    500: "We broke something",
+    503: "A part does not answer",
+}
+
+
+def with_toast(response: HttpResponse, text: str, *, undo: str = "", kind: str = "done") -> HttpResponse:
+    """Have the page show a toast; `undo` is an address that takes the change back."""
+    response["HX-Trigger"] = json.dumps({"toast": {"text": text, "undo": undo, "kind": kind}})
+    return response
+
+
+def refuse(request: HttpRequest, error: ServiceError) -> HttpResponse:
+    """Render a service's error: a toast on the page for htmx, else a page."""
+    if getattr(request, "htmx", False):
+        response = HttpResponse(status=error.status, headers={"HX-Reswap": "none"})
+        return with_toast(response, error.message, kind="error")
+    return render_error(request, status=error.status, detail=error.message)
+
+
+def render_error(request: HttpRequest, *, status: int, detail: str) -> HttpResponse:
+    """Render an error page, or problem JSON below /api/."""
+    request_id = getattr(request, "request_id", "")
+    if request.path.startswith("/api/"):
+        body = {"type": "about:blank", "title": TITLES.get(status, "Error"), "status": status, "detail": detail}
+        return JsonResponse({**body, "request_id": request_id}, status=status, content_type="application/problem+json")
+    context = {"title": TITLES.get(status, "Error"), "detail": detail, "status": status, "request_id": request_id}
+    return render(request, "console/error.html", context, status=status)

@@ -1,0 +1,239 @@
+"""The form that launches a run, made from the recipe's and the selection's own settings. It parses text and places errors;
+what a value means and whether it is right, the models of `apps.training` say."""
+
+import secrets
+import types
+import typing
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import Enum
+from functools import cached_property
+from typing import Any
+
+from annotated_types import Ge, Gt, Le, Lt
+from pydantic import BaseModel, ValidationError
+from pydantic.fields import FieldInfo
+from pydantic_core import PydanticUndefined
+
+from apps.console.run_form_words import BASIC, CHOICES, FIXED, HINTS, LABELS, SELECTED, UNITS
+from apps.training.models import Run
+from apps.training.recipes import RecipeConfig
+from apps.training.selection import Selection
+
+RECIPE, SELECTION = "recipe", "selection"
+MODELS: dict[str, type[BaseModel]] = {RECIPE: RecipeConfig, SELECTION: Selection}
+
+
+@dataclass(frozen=True, kw_only=True)
+class FormError:
+    """`field` is the full name ("recipe.n_steps"), "" for the form as a whole."""
+
+    field: str
+    message: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class FormField:
+    """One setting as the page shows it. `value` and `default` are texts."""
+
+    name: str
+    label: str
+    unit: str
+    hint: str
+    kind: str
+    choices: tuple[tuple[str, str], ...]
+    value: str
+    default: str
+    error: str
+    min: float | None
+    max: float | None
+
+    @property
+    def is_changed(self) -> bool:
+        return self.value != self.default and self.default != ""
+
+    @property
+    def shown(self) -> str:
+        return dict(self.choices).get(self.value, self.value) or "–"
+
+
+@dataclass(kw_only=True)
+class RunForm:
+    """What was typed, as text, and what is wrong with it."""
+
+    typed: dict[str, str]
+    name: str = ""
+    idempotency_key: str = field(default_factory=lambda: secrets.token_hex(16))
+    errors: list[FormError] = field(default_factory=list)
+
+    @classmethod
+    def of_data(cls, data: Mapping[str, Any]) -> "RunForm":
+        """Read what a browser sent; settings that it did not send have their defaults."""
+        typed = {name: str(data.get(name, default)).strip() for name, default in _defaults().items()}
+        form = cls(typed=typed, name=str(data.get("name", "")).strip())
+        form.idempotency_key = str(data.get("idempotency_key", "")) or form.idempotency_key
+        form.check()
+        return form
+
+    @classmethod
+    def of_run(cls, run: Run) -> "RunForm":
+        """Start from a run's settings."""
+        given = {f"{RECIPE}.{name}": value for name, value in run.recipe.items()}
+        given |= {f"{SELECTION}.{name}": value for name, value in run.selection.items()}
+        return cls(typed={name: _text(given.get(name, default)) for name, default in _defaults().items()}, name=run.name)
+
+    def check(self) -> None:
+        """Let the models judge the settings and keep what they say."""
+        for part, model in MODELS.items():
+            try:
+                model.model_validate(self._values(part))
+            except ValidationError as error:
+                for problem in error.errors():
+                    self.add_error(".".join([part, *map(str, problem["loc"][:1])]), _words(problem))
+
+    def add_error(self, name: str, message: str) -> None:
+        """Place an error at a setting, or over the form when no setting has this name."""
+        is_known = name in self.typed
+        self.errors.append(FormError(field=name if is_known else "", message=message))
+
+    @property
+    def recipe(self) -> dict[str, Any]:
+        return self._values(RECIPE)
+
+    @property
+    def selection(self) -> dict[str, Any]:
+        return self._values(SELECTION)
+
+    def _values(self, part: str) -> dict[str, Any]:
+        """The settings that differ from their defaults."""
+        values = {}
+        for name, info in MODELS[part].model_fields.items():
+            typed = self.typed[f"{part}.{name}"]
+            if typed != _default(info):
+                values[name] = _parse(typed, info)
+        return values
+
+    @cached_property
+    def fields(self) -> list[FormField]:
+        """All settings, in the models' order."""
+        every = [self._field(part, name, info) for part in MODELS for name, info in MODELS[part].model_fields.items()]
+        return [one for one in every if one.name not in FIXED]
+
+    @property
+    def basic(self) -> list[FormField]:
+        return [one for one in self.fields if one.name in BASIC]
+
+    @property
+    def selected(self) -> list[FormField]:
+        return [one for one in self.fields if one.name in SELECTED]
+
+    @property
+    def advanced(self) -> list[FormField]:
+        return [one for one in self.fields if one.name not in BASIC and one.name not in SELECTED]
+
+    @property
+    def has_advanced_error(self) -> bool:
+        return any(one.error for one in self.advanced)
+
+    def _field(self, part: str, name: str, info: FieldInfo) -> FormField:
+        full = f"{part}.{name}"
+        low, high = _bounds(info)
+        choices = CHOICES.get(full) or _choices(info)
+        return FormField(
+            name=full,
+            label=LABELS.get(full, name.replace("_", " ").capitalize()),
+            unit=UNITS.get(full, ""),
+            hint=HINTS.get(full) or info.description or "",
+            kind=_kind(info),
+            choices=choices,
+            value=self.typed[full],
+            default=_default(info),
+            error="; ".join(error.message for error in self.errors if error.field == full),
+            min=low,
+            max=high,
+        )
+
+
+def _defaults() -> dict[str, str]:
+    return {
+        f"{part}.{name}": _default(info) for part, model in MODELS.items() for name, info in model.model_fields.items()
+    }
+
+
+def _default(info: FieldInfo) -> str:
+    value = info.get_default(call_default_factory=True)
+    return "" if value is PydanticUndefined else _text(value)
+
+
+def _text(value: Any) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, Enum):
+        return str(value.value)
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, float):
+        return f"{value:g}"
+    return value.isoformat() if isinstance(value, datetime) else str(value)
+
+
+def _kinds(info: FieldInfo) -> set[Any]:
+    """The types that a setting may have, unions taken apart."""
+    annotation = info.annotation
+    if typing.get_origin(annotation) in {typing.Union, types.UnionType}:
+        return set(typing.get_args(annotation))
+    return {annotation}
+
+
+def _kind(info: FieldInfo) -> str:
+    kinds = _kinds(info)
+    if kinds & {int, float}:
+        return "number"
+    return "text"
+
+
+def _parse(text: str, info: FieldInfo) -> Any:
+    """Return a number where the setting is one and the text can be read as one; the models refuse the rest in words."""
+    kinds = _kinds(info)
+    if text == "":
+        return None if type(None) in kinds else text
+    if bool in kinds and text in {"true", "false"}:
+        return text == "true"
+    for kind in (int, float):
+        if kinds & {int, float}:
+            try:
+                return kind(text)
+            except ValueError:
+                continue
+    return text
+
+
+def _choices(info: FieldInfo) -> tuple[tuple[str, str], ...]:
+    for kind in _kinds(info):
+        if typing.get_origin(kind) is typing.Literal:
+            return tuple((_text(value), str(value).replace("_", " ")) for value in typing.get_args(kind))
+        if isinstance(kind, type) and issubclass(kind, Enum):
+            return tuple((str(one.value), str(getattr(one, "label", one.value)).lower()) for one in kind)
+        if kind is bool:
+            return (("true", "yes"), ("false", "no"))
+    return ()
+
+
+def _bounds(info: FieldInfo) -> tuple[float | None, float | None]:
+    low: Any = None
+    high: Any = None
+    for limit in info.metadata:
+        if isinstance(limit, Ge):
+            low = limit.ge
+        elif isinstance(limit, Gt):
+            low = limit.gt
+        elif isinstance(limit, Le):
+            high = limit.le
+        elif isinstance(limit, Lt):
+            high = limit.lt
+    return low, high
+
+
+def _words(problem: Mapping[str, Any]) -> str:
+    return str(problem["msg"]).removeprefix("Value error, ")

@@ -1,0 +1,56 @@
+"""Ready commands and configurations that a page shows for copying. Knows the public address, no secrets of its own."""
+
+import json
+import shlex
+from typing import Any
+
+from django.conf import settings
+
+
+def base_url() -> str:
+    """Return the public address without a trailing slash."""
+    return str(settings.CLAW.public_base_url)
+
+
+def curl_chat(*, secret: str, model: str) -> str:
+    """Return a first model call."""
+    body = {"model": model, "messages": [{"role": "user", "content": "Say hello in five words."}]}
+    return curl("POST", "/v1/chat/completions", body, secret=secret)
+
+
+def curl(method: str, path: str, body: dict[str, Any] | None = None, *, secret: str = "$CLAW_KEY") -> str:
+    """Return a call of ours as a shell command."""
+    key = f'"Authorization: Bearer {secret}"'
+    lines = [f"curl -s -X {method} {base_url()}{path}" if method != "GET" else f"curl -s {base_url()}{path}", f"  -H {key}"]
+    if body is not None:
+        lines += ['  -H "Content-Type: application/json"', f"  -d {shlex.quote(json.dumps(body, ensure_ascii=False))}"]
+    return " \\\n".join(lines)
+
+
+def openai_python(*, secret: str, model: str) -> str:
+    """Return the same call with the `openai` package."""
+    return (
+        "from openai import OpenAI\n\n"
+        f'client = OpenAI(base_url="{base_url()}/v1", api_key="{secret}")\n'
+        "answer = client.chat.completions.create(\n"
+        f'    model="{model}",\n'
+        '    messages=[{"role": "user", "content": "Say hello in five words."}],\n'
+        ")\n"
+        "print(answer.choices[0].message.content)"
+    )
+
+
+def openclaw_config(*, secret: str, model: str) -> str:
+    """Return what goes into OpenClaw's configuration; the two `compat` flags put its session id on the wire."""
+    entry = {
+        "id": model,
+        "name": model,
+        "contextWindow": 32768,
+        "maxTokens": 4096,
+        "compat": {"sendSessionAffinityHeaders": True, "supportsPromptCacheKey": True},
+    }
+    config = {
+        "models": {"providers": {"claw": {"baseUrl": f"{base_url()}/v1", "apiKey": secret, "models": [entry]}}},
+        "agents": {"defaults": {"model": f"claw/{model}"}},
+    }
+    return json.dumps(config, indent=2)

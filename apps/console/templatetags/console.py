@@ -1,0 +1,135 @@
+"""How the console writes numbers, times, rewards and icons. Knows no page."""
+
+from datetime import datetime
+from typing import Any
+
+from django import template
+from django.templatetags.static import static
+from django.utils import timezone
+from django.utils.html import format_html
+from django.utils.safestring import SafeString
+
+register = template.Library()
+
+MINUTE, HOUR, DAY = 60, 3600, 86400
+THEMES = ("light", "dark")
+
+
+@register.filter
+def duration(seconds: float | None) -> str:
+    """`0.42 s`, `3.1 s`, `12 min`, `3 h 20 min`, `2 d`."""
+    if seconds is None:
+        return "–"
+    if seconds < 1:
+        return f"{seconds:.2f} s"
+    if seconds < 10:
+        return f"{seconds:.1f} s"
+    if seconds < 2 * MINUTE:
+        return f"{seconds:.0f} s"
+    if seconds < 2 * HOUR:
+        return f"{seconds / MINUTE:.0f} min"
+    if seconds < 2 * DAY:
+        hours, rest = divmod(int(seconds), HOUR)
+        return f"{hours} h {rest // MINUTE} min"
+    return f"{seconds / DAY:.0f} d"
+
+
+@register.filter
+def ago(at: datetime | None) -> SafeString | str:
+    """A relative time with the exact one on hover; JavaScript keeps it fresh and in the reader's zone."""
+    if at is None:
+        return "never"
+    iso = at.isoformat(timespec="seconds")
+    passed = (timezone.now() - at).total_seconds()
+    words = "just now" if passed < 5 else f"{duration(passed)} ago"
+    return format_html('<time datetime="{}" title="{}">{}</time>', iso, f"{at:%Y-%m-%d %H:%M:%S} UTC", words)
+
+
+@register.filter
+def between(later: datetime | None, earlier: datetime | None) -> str:
+    """The time from `earlier` to `later`, in words."""
+    if later is None or earlier is None:
+        return "–"
+    return duration((later - earlier).total_seconds())
+
+
+@register.filter
+def signed(value: float | None) -> str:
+    """A reward: `+0.50`, `−1.00`, `0.00`, or a dash for none."""
+    if value is None:
+        return "–"
+    text = f"{abs(value):.2f}"
+    if float(text) == 0:
+        return text
+    return f"{'+' if value > 0 else '−'}{text}"  # noqa: RUF001 (a true minus is as wide as the plus)
+
+
+@register.filter
+def tone(value: float | None) -> str:
+    """The colour name of a reward; the sign says the same without colour."""
+    if value is None:
+        return "none"
+    return "good" if value > 0.005 else "bad" if value < -0.005 else "zero"
+
+
+@register.filter
+def number(value: Any) -> str:
+    """An integer with separators, a float with up to four significant digits."""
+    if value is None or value == "":
+        return "–"
+    if isinstance(value, float):
+        if value != 0 and abs(value) < 0.001:
+            return f"{value:.1e}"
+        return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+    return f"{value:,}"
+
+
+@register.filter
+def percent(value: float) -> str:
+    """A share between 0 and 1 as a percentage."""
+    return f"{100 * value:.1f} %"
+
+
+@register.filter
+def short_id(value: object) -> str:
+    """The prefix of an id and its last six characters, which differ."""
+    text = str(value)
+    return f"{text.split('_', 1)[0]}…{text[-6:]}" if "_" in text and len(text) > 14 else text
+
+
+@register.filter
+def item(mapping: dict[str, Any], key: str) -> Any:
+    """The value of a key."""
+    return mapping.get(key)
+
+
+@register.filter
+def theme_name(value: object) -> str:
+    """The theme a cookie names, else the system's."""
+    return str(value) if value in THEMES else "system"
+
+
+@register.simple_tag
+def icon(name: str) -> SafeString:
+    """A small drawing beside words; it says nothing alone."""
+    return format_html(
+        '<svg class="icon" aria-hidden="true" focusable="false"><use href="{}#{}"></use></svg>', static("icons.svg"), name
+    )
+
+
+@register.inclusion_tag("console/parts/copy.html")
+def copy(value: object, label: str = "", *, wide: bool = False) -> dict[str, object]:
+    """A button that copies `value`; shown only where JavaScript runs."""
+    return {"value": value, "label": label, "wide": wide}
+
+
+@register.inclusion_tag("console/parts/reward.html")
+def reward(value: float | None) -> dict[str, object]:
+    """A reward as a signed, coloured number."""
+    return {"value": value}
+
+
+@register.inclusion_tag("console/parts/text.html")
+def folded(text: object) -> dict[str, object]:
+    """A text of transcript.Text, its middle folded."""
+    return {"text": text}

@@ -1,0 +1,1 @@
+"""Views: parse, authorise, call one service or query, render. One module a noun of the navigation."""

@@ -1,0 +1,107 @@
+"""Agents and their keys."""
+
+from django.http import HttpResponse
+from django.urls import reverse
+
+from apps.accounts.models import Role, Scope
+from apps.accounts.services import create_agent, create_key, disable_key
+from apps.console.forms import AgentForm, KeyForm
+from apps.console.page import Page, project_page
+from apps.console.queries import agents as queries
+from apps.console.queries.home import model_name
+from apps.console.snippets import base_url, curl_chat, openai_python, openclaw_config
+from apps.core.errors import ServiceError
+
+
+@project_page("GET", "HEAD", "POST")
+def agents(page: Page) -> HttpResponse:
+    """List agents; create one."""
+    if page.request.method != "POST":
+        return _render_agents(page, AgentForm())
+    page.require(Role.OWNER)
+    form = AgentForm(page.request.POST)
+    if form.is_valid():
+        try:
+            agent = create_agent(project=page.project, name=form.cleaned_data["name"], actor=page.caller.name)
+        except ServiceError as error:
+            form.add_error("name", error.message)
+        else:
+            return page.done(f"{agent.name} is here. Give it a key.", to=page.url("agent", agent.slug))
+    return _render_agents(page, form, status=400)
+
+
+def _render_agents(page: Page, form: AgentForm, *, status: int = 200) -> HttpResponse:
+    rows = queries.list_agents(page.project)
+    return page.render("console/agents.html", rows=rows, form=form, status=status)
+
+
+@project_page()
+def agent(page: Page, agent_slug: str) -> HttpResponse:
+    """One agent with its keys."""
+    found = queries.find_agent(page.project, agent_slug)
+    return page.render(
+        "console/agent.html",
+        row=queries.read_agent(found),
+        agent=found,
+        keys=queries.list_keys(found),
+        scopes=Scope.choices,
+        base_url=base_url(),
+    )
+
+
+@project_page("POST", role=Role.OWNER)
+def new_key(page: Page, agent_slug: str) -> HttpResponse:
+    """Create a key and show its secret, this once."""
+    found = queries.find_agent(page.project, agent_slug)
+    form = KeyForm(page.request.POST)
+    if not form.is_valid():
+        return page.render(
+            "console/agent.html",
+            row=queries.read_agent(found),
+            agent=found,
+            keys=queries.list_keys(found),
+            scopes=Scope.choices,
+            base_url=base_url(),
+            key_form=form,
+            status=400,
+        )
+    key, secret = create_key(
+        agent=found,
+        actor=page.caller.name,
+        name=form.cleaned_data["name"],
+        scope=Scope(form.cleaned_data["scope"]),
+        created_by=page.user,
+    )
+    model = model_name(page.project)
+    response = page.render(
+        "console/new_key.html",
+        agent=found,
+        key=key,
+        secret=secret,
+        curl=curl_chat(secret=secret, model=model),
+        python=openai_python(secret=secret, model=model),
+        openclaw=openclaw_config(secret=secret, model=model),
+        base_url=base_url(),
+    )
+    response["Cache-Control"] = "no-store"
+    return response
+
+
+@project_page()
+def first_call(page: Page, agent_slug: str, key_id: str) -> HttpResponse:
+    """The panel that waits for a key's first call."""
+    found = queries.find_agent(page.project, agent_slug)
+    key = queries.find_key(found, key_id)
+    return page.render(
+        "console/parts/first_call.html", agent=found, key=key, trajectory=queries.first_trajectory_of(key)
+    )
+
+
+@project_page("POST", role=Role.OWNER)
+def switch_key_off(page: Page, agent_slug: str, key_id: str) -> HttpResponse:
+    """Switch a key off for good."""
+    found = queries.find_agent(page.project, agent_slug)
+    key = queries.find_key(found, key_id)
+    disable_key(key=key, actor=page.caller.name)
+    address = reverse("agent", args=[page.project.slug, found.slug])
+    return page.done(f"Key {key} is switched off. Calls with it are refused from now on.", to=address)

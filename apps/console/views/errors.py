@@ -1,0 +1,29 @@
+"""Pages for what no view could answer. Each says what to do next and under which id we logged it."""
+
+from django.http import HttpRequest, HttpResponse
+
+from apps.console.replies import render_error
+
+
+def bad_request(request: HttpRequest, _exception: Exception) -> HttpResponse:
+    return render_error(request, status=400, detail="The address or the form could not be read. Go back and try again.")
+
+
+def forbidden(request: HttpRequest, _exception: Exception) -> HttpResponse:
+    return render_error(request, status=403, detail="Your account may not open this. Ask an owner of the team.")
+
+
+def not_found(request: HttpRequest, _exception: Exception) -> HttpResponse:
+    detail = "Nothing lives at this address, or it belongs to a team that you are not in."
+    return render_error(request, status=404, detail=detail)
+
+
+def server_error(request: HttpRequest) -> HttpResponse:
+    detail = "Try once more. If it fails again, send the request id below to whoever runs the platform: its log has the cause."
+    return render_error(request, status=500, detail=detail)
+
+
+def csrf_failed(request: HttpRequest, reason: str = "") -> HttpResponse:
+    """Django's CSRF_FAILURE_VIEW."""
+    detail = f"The form was open for too long, or cookies are blocked. Go back, reload the page and send it again. ({reason})"
+    return render_error(request, status=403, detail=detail)

@@ -1,0 +1,55 @@
+"""The list of projects, a project's home, and short links to anything by its id."""
+
+from django.contrib.auth.decorators import login_required
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import redirect, render
+from django.views.decorators.http import require_safe
+
+from apps.accounts.access import Caller
+from apps.accounts.models import User
+from apps.console.page import Page, project_page
+from apps.console.queries import home as queries
+from apps.console.queries.links import find_address
+from apps.console.replies import refuse
+from apps.console.snippets import base_url, curl_chat, openai_python, openclaw_config
+from apps.core.errors import ServiceError
+
+PLACEHOLDER = "claw-…"
+
+
+@require_safe
+@login_required
+def projects(request: HttpRequest) -> HttpResponse:
+    """All projects of the person."""
+    assert isinstance(request.user, User)  # noqa: S101 (login_required stands before)
+    cards = queries.list_projects(request.user)
+    return render(request, "console/projects.html", {"cards": cards, "title": "Projects"})
+
+
+@project_page()
+def home(page: Page) -> HttpResponse:
+    """The loop as five counts, what runs, and what to do first."""
+    model = queries.model_name(page.project)
+    return page.render(
+        "console/home.html",
+        loop=queries.read_loop(page.project),
+        set_up=queries.read_set_up(page.project),
+        runs=queries.active_runs(page.project),
+        trajectories=queries.latest_trajectories(page.project),
+        engines_down=queries.engines_down(),
+        base_url=base_url(),
+        curl=curl_chat(secret=PLACEHOLDER, model=model),
+        python=openai_python(secret=PLACEHOLDER, model=model),
+        openclaw=openclaw_config(secret=PLACEHOLDER, model=model),
+    )
+
+
+@require_safe
+@login_required
+def short_link(request: HttpRequest, object_id: str) -> HttpResponse:
+    """Go to the page of any object that the person may see."""
+    assert isinstance(request.user, User)  # noqa: S101 (login_required stands before)
+    try:
+        return redirect(find_address(Caller(user=request.user), object_id))
+    except ServiceError as error:
+        return refuse(request, error)

@@ -1,0 +1,100 @@
+"""Training runs: list, launch, follow, cancel, resume."""
+
+from django.http import HttpResponse
+
+from apps.accounts.models import Role
+from apps.console.page import Page, project_page
+from apps.console.queries import runs as queries
+from apps.console.queries.pool import read_readiness
+from apps.console.run_form import RunForm
+from apps.console.snippets import curl
+from apps.core.errors import ServiceError
+from apps.training.services import cancel_run, launch_run, resume_run
+
+
+@project_page()
+def runs(page: Page) -> HttpResponse:
+    """The list, newest first."""
+    found = queries.list_runs(page.project, before=page.request.GET.get("before") or None)
+    return page.render("console/runs.html", found=found, tones=queries.TONES, curl=curl("GET", "/api/v1/runs"))
+
+
+@project_page("GET", "HEAD", "POST")
+def new_run(page: Page) -> HttpResponse:
+    """The form that launches a run; `?from=<run>` starts from another run's settings."""
+    if page.request.method == "POST":
+        page.require(Role.TRAINER)
+        return _launch(page)
+    source = page.request.GET.get("from")
+    form = RunForm.of_run(queries.find_run(page.project, source)) if source else RunForm.of_data(page.request.GET)
+    return _render_form(page, form)
+
+
+def _launch(page: Page) -> HttpResponse:
+    form = RunForm.of_data(page.request.POST)
+    if not form.errors:
+        try:
+            run = launch_run(
+                project=page.project,
+                caller=page.caller,
+                recipe=form.recipe,
+                selection=form.selection,
+                name=form.name,
+                idempotency_key=form.idempotency_key,
+            )
+        except ServiceError as error:
+            form.add_error(error.field, error.message)
+        else:
+            return page.done(f"{run} is queued.", to=page.url("run", run.id))
+    return _render_form(page, form, status=400)
+
+
+def _render_form(page: Page, form: RunForm, *, status: int = 200) -> HttpResponse:
+    body = {"recipe": form.recipe, "selection": form.selection, "name": form.name}
+    return page.render(
+        "console/new_run.html",
+        form=form,
+        readiness=read_readiness(page.project, recipe=form.recipe, selection=form.selection),
+        curl=curl("POST", "/api/v1/runs", body),
+        status=status,
+    )
+
+
+@project_page()
+def run(page: Page, run_id: str) -> HttpResponse:
+    """One run: state, curves, history."""
+    found = queries.find_run(page.project, run_id)
+    view = queries.read_run(found)
+    return page.render(
+        "console/run.html",
+        run=found,
+        view=view,
+        seconds=queries.run_seconds(found),
+        curve_data=queries.curve_data(view.curves),
+        settings=RunForm.of_run(found).fields,
+        curl=curl("GET", f"/api/v1/runs/{found.id}"),
+    )
+
+
+@project_page()
+def batch(page: Page, run_id: str, step: int) -> HttpResponse:
+    """What one step of a run was trained on."""
+    found = queries.find_run(page.project, run_id)
+    chosen = queries.find_batch(found, step)
+    return page.render("console/batch.html", run=found, batch=chosen, entries=queries.list_entries(chosen))
+
+
+@project_page("POST", role=Role.TRAINER)
+def cancel(page: Page, run_id: str) -> HttpResponse:
+    """Stop a run; its checkpoint stays."""
+    found = queries.find_run(page.project, run_id)
+    cancel_run(run=found, caller=page.caller)
+    return page.done("Stopping after a checkpoint.", to=page.url("run", run_id))
+
+
+@project_page("POST", role=Role.TRAINER)
+def resume(page: Page, run_id: str) -> HttpResponse:
+    """Go on from the last checkpoint."""
+    found = queries.find_run(page.project, run_id)
+    resume_run(run=found, caller=page.caller)
+    return page.done("Queued again; it goes on from its last checkpoint.", to=page.url("run", run_id))

@@ -1,0 +1,146 @@
+"""The pool for people: the list, one trajectory, and rewards."""
+
+from django.http import HttpResponse
+
+from apps.accounts.models import Role
+from apps.console.forms import LabelForm
+from apps.console.page import Page, project_page
+from apps.console.queries import rewards, steps
+from apps.console.queries import trajectories as queries
+from apps.console.replies import with_toast
+from apps.console.snippets import curl
+from apps.console.templatetags.console import signed
+from apps.core.errors import InvalidInput
+from apps.feedback.models import Source
+from apps.feedback.services import add_label, take_back_label
+from apps.trajectories.models import Channel, Trajectory, TrajectoryState
+from apps.trajectories.services import set_exclusion
+
+VIEWS = ("chat", "prompt", "tokens", "raw")
+
+
+@project_page()
+def trajectories(page: Page) -> HttpResponse:
+    """The list, newest first; its filters are its address."""
+    filters = queries.read_filters(page.request.GET)
+    return page.render(
+        "console/trajectories.html",
+        found=queries.list_trajectories(page.project, filters),
+        filters=filters,
+        agents=queries.agent_choices(page.project),
+        channels=Channel.choices,
+        states=TrajectoryState.choices,
+        rewarded=queries.REWARDED.items(),
+        curl=curl("GET", "/api/v1/trajectories"),
+    )
+
+
+@project_page()
+def trajectory(page: Page, trajectory_id: str) -> HttpResponse:
+    """One trajectory: steps, rewards, lineage."""
+    found = queries.find_trajectory(page.project, trajectory_id)
+    first, focus = _read_place(page)
+    window = steps.read_window(found, user=page.user, first=first)
+    opened = {}
+    view = page.request.GET.get("view", "chat")
+    if focus is not None and view in VIEWS and view != "chat":
+        step = steps.find_step(found, str(focus))
+        opened = {"open_step": step.id, "view": view, **steps.read_view(step, view)}
+    return page.render(
+        "console/trajectory.html",
+        trajectory=found,
+        window=window,
+        focus=focus,
+        panel=rewards.read_panel(found, user=page.user),
+        lineage=steps.read_lineage(found),
+        curl=curl("GET", f"/api/v1/trajectories/{found.id}"),
+        label_curl=curl("POST", f"/api/v1/trajectories/{found.id}/labels", {"value": 1.0, "text": "why"}),
+        **opened,
+    )
+
+
+def _read_place(page: Page) -> tuple[int, int | None]:
+    """Return the index that the page starts at, and the step to show it for."""
+    given = page.request.GET.get("step", "")
+    focus = int(given) if given.isdecimal() and len(given) < 9 else None
+    start = page.request.GET.get("from", "")
+    if start.isdecimal() and len(start) < 9:
+        return int(start), focus
+    return (focus // steps.PER_PAGE * steps.PER_PAGE if focus else 0), focus
+
+
+@project_page()
+def step_view(page: Page, trajectory_id: str, step_id: str) -> HttpResponse:
+    """The body of one step in another view (whole prompt, tokens, raw)."""
+    found = queries.find_trajectory(page.project, trajectory_id)
+    step = steps.find_step(found, step_id)
+    view = page.request.GET.get("view", "chat")
+    if view not in VIEWS:
+        raise InvalidInput(f"view={view} is none of {', '.join(VIEWS)}", field="view")
+    card = steps.read_cards([step], own={})[0]
+    context = {"trajectory": found, "card": card, "view": view, "open_step": step.id, **steps.read_view(step, view)}
+    return page.render("console/parts/step_body.html", **context)
+
+
+@project_page("POST", role=Role.REVIEWER)
+def label(page: Page, trajectory_id: str) -> HttpResponse:
+    """Reward the whole trajectory, or a step of it when `step` names one."""
+    found = queries.find_trajectory(page.project, trajectory_id)
+    form = LabelForm(page.request.POST)
+    if not form.is_valid():
+        raise InvalidInput(form.first_error, field="value")
+    step = steps.find_step(found, form.cleaned_data["step"]) if form.cleaned_data["step"] else None
+    added = add_label(
+        caller=page.caller,
+        trajectory=found,
+        step=step,
+        value=form.cleaned_data["value"],
+        text=form.cleaned_data["text"],
+        source=Source.HUMAN,
+    )
+    what = f"Step {step.index}" if step else "Trajectory"
+    return _after_label(
+        page,
+        trajectory_id,
+        step_id=step.id if step else "",
+        message=f"{what} rewarded {signed(added.value)}",
+        undo=page.url("take_back_label", added.id),
+    )
+
+
+@project_page("POST", role=Role.REVIEWER)
+def take_back(page: Page, label_id: str) -> HttpResponse:
+    """Undo one's own label."""
+    standing = rewards.find_own_label(page.project, label_id, user=page.user)
+    take_back_label(caller=page.caller, label=standing)
+    step_id = standing.step_id or ""
+    return _after_label(page, standing.trajectory_id, step_id=step_id, message="Reward taken back", undo="")
+
+
+def _after_label(page: Page, trajectory_id: str, *, step_id: str, message: str, undo: str) -> HttpResponse:
+    """Show the new rewards: as fragments that replace the old ones, or as the page again."""
+    if not page.is_htmx:
+        return page.done(message, to=page.url("trajectory", trajectory_id))
+    found = queries.find_trajectory(page.project, trajectory_id)
+    context = {"trajectory": found, "panel": rewards.read_panel(found, user=page.user)}
+    if step_id:
+        step = steps.find_step(found, step_id)
+        own = steps.own_step_values(found, user=page.user)
+        context["card"] = steps.read_cards([step], own=own)[0]
+    response = page.render("console/parts/reward_reply.html", **context)
+    if step_id:
+        response["HX-Retarget"] = f"#foot-{step_id}"
+    return with_toast(response, message, undo=undo)
+
+
+@project_page("POST", role=Role.REVIEWER)
+def exclude(page: Page, trajectory_id: str) -> HttpResponse:
+    """Keep a trajectory out of training, or let it in again."""
+    found = queries.find_trajectory(page.project, trajectory_id)
+    is_excluded = page.request.POST.get("excluded") == "1"
+    set_exclusion(trajectory=found, is_excluded=is_excluded, actor=page.caller.name)
+    message = "Kept out of training" if is_excluded else "Let into training again"
+    if not page.is_htmx:
+        return page.done(message, to=page.url("trajectory", trajectory_id))
+    fresh: Trajectory = queries.find_trajectory(page.project, trajectory_id)
+    return with_toast(page.render("console/parts/exclusion.html", trajectory=fresh), message)

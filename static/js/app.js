@@ -1,0 +1,23 @@
+// Starts what the page has use for. The server's page works without any of it.
+
+import { startCharts } from "./charts.js";
+import { startConfirm, startCopy, startFilters, startMenus, startTabs } from "./controls.js";
+import { startKeys } from "./keys.js";
+import { startLive } from "./live.js";
+import { startThemes } from "./theme.js";
+import { startTimes } from "./times.js";
+import { startToasts } from "./toast.js";
+
+document.documentElement.classList.add("js");
+
+startThemes();
+startMenus();
+startTabs(document);
+startCopy();
+startConfirm();
+startFilters();
+startToasts();
+startTimes();
+startKeys();
+startCharts();
+startLive(document.body.dataset.project);

@@ -1,0 +1,101 @@
+// Small controls: copying, menus that close, tabs, filters that apply themselves, questions before what has no undo.
+
+import { showToast } from "./toast.js";
+
+export function startCopy() {
+  document.addEventListener("click", async (event) => {
+    const button = event.target.closest("[data-copy]");
+    if (!button) return;
+    try {
+      await writeText(button.dataset.copy);
+      mark(button);
+    } catch {
+      showToast({ text: "The browser did not allow copying. Select the text and copy it by hand.", kind: "error" });
+    }
+  });
+}
+
+async function writeText(text) {
+  if (navigator.clipboard && window.isSecureContext) return navigator.clipboard.writeText(text);
+  const area = document.createElement("textarea"); // plain http on another host has no clipboard API
+  area.value = text;
+  area.className = "visually-hidden";
+  document.body.append(area);
+  area.select();
+  const copied = document.execCommand("copy");
+  area.remove();
+  if (!copied) throw new Error("copy refused");
+}
+
+function mark(button) {
+  button.classList.add("is-done");
+  const words = button.querySelector("span");
+  const before = words?.textContent;
+  if (words) words.textContent = "Copied";
+  announce("Copied");
+  setTimeout(() => {
+    button.classList.remove("is-done");
+    if (words) words.textContent = before;
+  }, 1500);
+}
+
+function announce(text) {
+  const place = document.getElementById("toasts");
+  const note = document.createElement("span");
+  note.className = "visually-hidden";
+  note.textContent = text;
+  place.append(note);
+  setTimeout(() => note.remove(), 1500);
+}
+
+export function startMenus() {
+  const close = (except) => {
+    for (const menu of document.querySelectorAll("details.menu[open]")) if (menu !== except) menu.open = false;
+  };
+  document.addEventListener("click", (event) => close(event.target.closest("details.menu")));
+  document.addEventListener("keydown", (event) => {
+    if (event.key !== "Escape") return;
+    const menu = event.target.closest?.("details.menu[open]");
+    close(null);
+    menu?.querySelector("summary").focus();
+  });
+}
+
+export function startTabs(root) {
+  for (const box of root.querySelectorAll("[data-tabs]")) {
+    const tabs = [...box.querySelectorAll("[role=tab]")];
+    const show = (chosen) => {
+      for (const tab of tabs) {
+        tab.setAttribute("aria-selected", String(tab === chosen));
+        tab.tabIndex = tab === chosen ? 0 : -1;
+        box.querySelector(`#${tab.getAttribute("aria-controls")}`).toggleAttribute("data-closed", tab !== chosen);
+      }
+    };
+    for (const [place, tab] of tabs.entries()) {
+      tab.addEventListener("click", () => show(tab));
+      tab.addEventListener("keydown", (event) => {
+        const way = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
+        if (!way) return;
+        const next = tabs[(place + way + tabs.length) % tabs.length];
+        show(next);
+        next.focus();
+      });
+    }
+  }
+}
+
+export function startFilters() {
+  for (const form of document.querySelectorAll("[data-submit-on-change]")) {
+    form.addEventListener("change", () => {
+      for (const field of form.elements) if (field.name && !field.value) field.disabled = true; // keep the address short
+      form.submit();
+    });
+  }
+}
+
+export function startConfirm() {
+  document.addEventListener("submit", (event) => {
+    const question = event.target.dataset.confirm;
+    if (question && !window.confirm(question)) event.preventDefault();
+  });
+}

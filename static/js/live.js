@@ -1,0 +1,168 @@
+// Keeps the page fresh: a socket says that something is newer, then the page is fetched again from its own address and
+// its live parts are put in place. News carries no data, so a lost message costs nothing: reconnecting fetches again.
+
+import { startTabs } from "./controls.js";
+
+const FIRST_WAIT_MS = 500;
+const LONGEST_WAIT_MS = 20_000;
+const GAP_MS = 900;
+const REFUSED = 4404;
+const WORDS = { live: "Live", waiting: "Connecting", off: "Offline", paused: "Paused" };
+
+let socket = null;
+let waitMs = FIRST_WAIT_MS;
+let retryId = 0;
+let isStale = false;
+let refreshId = 0;
+let lastRefreshAt = 0;
+let isFetching = false;
+
+export function startLive(project) {
+  if (!project) return;
+  connect(project);
+  document.addEventListener("visibilitychange", () => (document.hidden ? pause() : connect(project)));
+  window.addEventListener("online", () => connect(project));
+}
+
+function show(state) {
+  const dot = document.getElementById("live");
+  if (!dot) return;
+  dot.dataset.state = state;
+  dot.firstElementChild.textContent = WORDS[state];
+  dot.title = WORDS[state];
+}
+
+function pause() {
+  clearTimeout(retryId);
+  const old = socket;
+  socket = null;
+  old?.close();
+  isStale = true;
+  show("paused");
+}
+
+function connect(project) {
+  clearTimeout(retryId);
+  if (socket || document.hidden) return;
+  show(waitMs > 4 * FIRST_WAIT_MS ? "off" : "waiting");
+  const scheme = location.protocol === "https:" ? "wss" : "ws";
+  const mine = new WebSocket(`${scheme}://${location.host}/ws/p/${project}/news`);
+  socket = mine;
+  mine.addEventListener("message", (event) => {
+    if (mine === socket) hear(JSON.parse(event.data));
+  });
+  mine.addEventListener("close", (event) => {
+    if (mine !== socket) return;
+    socket = null;
+    isStale = true;
+    if (event.code === REFUSED) return show("off");
+    show(waitMs > 4 * FIRST_WAIT_MS ? "off" : "waiting");
+    retryId = setTimeout(() => connect(project), waitMs * (0.7 + 0.6 * Math.random()));
+    waitMs = Math.min(2 * waitMs, LONGEST_WAIT_MS);
+  });
+}
+
+function hear({ kind, id }) {
+  if (kind === "hello") {
+    waitMs = FIRST_WAIT_MS;
+    show("live");
+    if (isStale) scheduleRefresh();
+    isStale = false;
+    return;
+  }
+  document.body.dispatchEvent(new CustomEvent(`news-${kind}`, { detail: { id } }));
+  scheduleRefresh();
+}
+
+function scheduleRefresh() {
+  if (refreshId || !document.querySelector("[data-live], [data-live-rows], [data-live-append]")) return;
+  const wait = Math.max(60, lastRefreshAt + GAP_MS - Date.now());
+  refreshId = setTimeout(refresh, wait);
+}
+
+async function refresh() {
+  refreshId = 0;
+  if (isFetching) return scheduleRefresh();
+  isFetching = true;
+  try {
+    const answer = await fetch(pageAddress(), { headers: { "X-Refresh": "1" }, redirect: "error" });
+    if (answer.ok) put(new DOMParser().parseFromString(await answer.text(), "text/html"));
+  } catch {
+    show("waiting"); // The socket's own close says whether we are really away.
+  } finally {
+    isFetching = false;
+    lastRefreshAt = Date.now();
+  }
+}
+
+// A form on the page shows what its own settings would do, so these belong to the address.
+function pageAddress() {
+  return location.pathname + location.search;
+}
+
+function put(fresh) {
+  for (const part of document.querySelectorAll("[data-live][id]")) replacePart(part, fresh.getElementById(part.id));
+  for (const box of document.querySelectorAll("[data-live-add], [data-live-append]")) appendNew(box, fresh.getElementById(box.id));
+  for (const rows of document.querySelectorAll("[data-live-rows]")) updateRows(rows, fresh.getElementById(rows.id));
+  document.dispatchEvent(new CustomEvent("live:refreshed"));
+}
+
+// What someone points at, has opened or is filling in stays as it is until the next news.
+function isBusy(part) {
+  const active = document.activeElement;
+  if (active && active !== document.body && part.contains(active)) return true;
+  return Boolean(part.querySelector("details[open]:not(.menu)"));
+}
+
+function replacePart(part, fresh) {
+  if (!fresh || part.dataset.seen === fresh.innerHTML || isBusy(part)) return;
+  part.dataset.seen = fresh.innerHTML;
+  part.replaceChildren(...adopt(fresh));
+  window.htmx?.process(part);
+  startTabs(part);
+}
+
+function adopt(fresh) {
+  return [...fresh.childNodes].map((node) => document.importNode(node, true));
+}
+
+// Steps and charts are added in their place; those that stand do not move.
+function appendNew(box, fresh) {
+  if (!fresh) return;
+  let last = null;
+  for (const child of [...fresh.children]) {
+    const known = child.id && document.getElementById(child.id);
+    if (known) {
+      last = known;
+      continue;
+    }
+    if (!child.id) continue;
+    const added = document.importNode(child, true);
+    if (last && last.parentElement === box) last.after(added);
+    else box.append(added);
+    window.htmx?.process(added);
+    last = added;
+  }
+  for (const gone of box.querySelectorAll(":scope > .empty")) if (!fresh.querySelector(`#${gone.id}`)) gone.remove();
+}
+
+// Known rows take new values where they stand; new rows wait behind the pill.
+function updateRows(rows, fresh) {
+  if (!fresh) return;
+  const unseen = [];
+  for (const row of fresh.rows) {
+    const known = document.getElementById(row.id);
+    if (!known) unseen.push(row);
+    else if (known.innerHTML !== row.innerHTML && !known.contains(document.activeElement)) known.replaceChildren(...adopt(row));
+  }
+  const pill = document.getElementById("new-pill");
+  if (!pill) return;
+  pill.hidden = unseen.length === 0;
+  pill.textContent = `${unseen.length === fresh.rows.length ? `${unseen.length}+` : unseen.length} new`;
+  pill.onclick = () => {
+    rows.replaceChildren(...adopt(fresh));
+    pill.hidden = true;
+    window.scrollTo({ top: 0, behavior: "smooth" });
+    document.dispatchEvent(new CustomEvent("live:refreshed"));
+  };
+}
