@@ -6,7 +6,7 @@ import django_stubs_ext
 import structlog
 from csp.constants import SELF
 
-from clawplatform.databases import broker_url, read_database, read_redis_url
+from clawplatform.databases import broker_url, data_folder, read_database, read_redis_url
 from clawplatform.env import ROOT, read_env, read_secret_key
 from apps.core.contracts.tasks import CLOSE_IDLE_TRAJECTORIES, QUEUE_CPU, RECONCILE_ENGINES, RESCUE_RUNS, ROUTES
 
@@ -126,7 +126,7 @@ TIME_ZONE = "UTC"
 USE_TZ = True
 
 STATIC_URL = "/static/"
-STATIC_ROOT = ENV.data_dir / "static"
+STATIC_ROOT = data_folder(ENV, "static")  # WhiteNoise wants it to exist
 STATICFILES_DIRS: list[Path | tuple[str, Path]] = [ROOT / "static"]
 NODE_MODULES = ROOT / "node_modules"
 BROWSER_PACKAGES = {
