@@ -1,1 +1,1 @@
-"""Pages and live sockets for people. Owns no tables: it reads through `queries` and changes through other rooms' services."""
+"""Pages and live sockets for people. Owns no tables: it reads by `queries` and changes by other rooms' services."""

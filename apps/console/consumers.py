@@ -28,7 +28,7 @@ class NewsConsumer(AsyncJsonWebsocketConsumer):
         await self.channel_layer.group_add(self.group, self.channel_name)
         await self.send_json({"kind": "hello", "id": project.id})
 
-    async def disconnect(self, code: int) -> None:
+    async def disconnect(self, _code: int) -> None:
         if self.group:
             await self.channel_layer.group_discard(self.group, self.channel_name)
 

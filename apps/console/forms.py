@@ -52,10 +52,10 @@ class LabelForm(forms.Form):
         min_value=-1,
         max_value=1,
         error_messages={
-            "required": "Say how good it was: a number from −1 to 1.",  # noqa: RUF001 (a true minus, for readers)
-            "invalid": "A reward is a number from −1 to 1.",  # noqa: RUF001
-            "min_value": "A reward is a number from −1 to 1.",  # noqa: RUF001
-            "max_value": "A reward is a number from −1 to 1.",  # noqa: RUF001
+            "required": "Say how good it was: a number from −1 to 1.",
+            "invalid": "A reward is a number from −1 to 1.",
+            "min_value": "A reward is a number from −1 to 1.",
+            "max_value": "A reward is a number from −1 to 1.",
         },
     )
     step = forms.CharField(max_length=40, required=False)

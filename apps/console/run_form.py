@@ -1,5 +1,7 @@
-"""The form that launches a run, made from the recipe's and the selection's own settings. It parses text and places errors;
-what a value means and whether it is right, the models of `apps.training` say."""
+"""The form that launches a run, made from the recipe's and the selection's own settings.
+
+It parses text and places errors; what a value means and whether it is right, the models of `apps.training` say.
+"""
 
 import secrets
 import types
@@ -51,7 +53,7 @@ class FormField:
 
     @property
     def is_changed(self) -> bool:
-        return self.value != self.default and self.default != ""
+        return self.default not in {self.value, ""}
 
     @property
     def shown(self) -> str:
@@ -66,6 +68,7 @@ class RunForm:
     name: str = ""
     idempotency_key: str = field(default_factory=lambda: secrets.token_hex(16))
     errors: list[FormError] = field(default_factory=list)
+    agents: tuple[tuple[str, str], ...] = ()
 
     @classmethod
     def of_data(cls, data: Mapping[str, Any]) -> "RunForm":
@@ -81,7 +84,9 @@ class RunForm:
         """Start from a run's settings."""
         given = {f"{RECIPE}.{name}": value for name, value in run.recipe.items()}
         given |= {f"{SELECTION}.{name}": value for name, value in run.selection.items()}
-        return cls(typed={name: _text(given.get(name, default)) for name, default in _defaults().items()}, name=run.name)
+        return cls(
+            typed={name: _text(given.get(name, default)) for name, default in _defaults().items()}, name=run.name
+        )
 
     def check(self) -> None:
         """Let the models judge the settings and keep what they say."""
@@ -136,10 +141,15 @@ class RunForm:
     def has_advanced_error(self) -> bool:
         return any(one.error for one in self.advanced)
 
+    def _choices(self, full: str, info: FieldInfo) -> tuple[tuple[str, str], ...]:
+        if full == "selection.agent" and self.agents:
+            return (("", "all"), *self.agents)
+        return CHOICES.get(full) or _choices(info)
+
     def _field(self, part: str, name: str, info: FieldInfo) -> FormField:
         full = f"{part}.{name}"
         low, high = _bounds(info)
-        choices = CHOICES.get(full) or _choices(info)
+        choices = self._choices(full, info)
         return FormField(
             name=full,
             label=LABELS.get(full, name.replace("_", " ").capitalize()),

@@ -43,8 +43,8 @@ UNITS = {
     "recipe.wait_for_data_s": "seconds",
     "recipe.max_tokens_per_microbatch": "tokens",
     "recipe.group_size": "tries",
-    "selection.min_reward": "−1 to 1",  # noqa: RUF001 (a true minus, for readers)
-    "selection.max_reward": "−1 to 1",  # noqa: RUF001
+    "selection.min_reward": "−1 to 1",
+    "selection.max_reward": "−1 to 1",
     "selection.since": "with zone",
     "selection.until": "with zone",
 }

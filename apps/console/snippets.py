@@ -6,6 +6,8 @@ from typing import Any
 
 from django.conf import settings
 
+SHELL_VARIABLE = "$CLAW_KEY"
+
 
 def base_url() -> str:
     """Return the public address without a trailing slash."""
@@ -18,10 +20,13 @@ def curl_chat(*, secret: str, model: str) -> str:
     return curl("POST", "/v1/chat/completions", body, secret=secret)
 
 
-def curl(method: str, path: str, body: dict[str, Any] | None = None, *, secret: str = "$CLAW_KEY") -> str:
+def curl(method: str, path: str, body: dict[str, Any] | None = None, *, secret: str = SHELL_VARIABLE) -> str:
     """Return a call of ours as a shell command."""
     key = f'"Authorization: Bearer {secret}"'
-    lines = [f"curl -s -X {method} {base_url()}{path}" if method != "GET" else f"curl -s {base_url()}{path}", f"  -H {key}"]
+    lines = [
+        f"curl -s -X {method} {base_url()}{path}" if method != "GET" else f"curl -s {base_url()}{path}",
+        f"  -H {key}",
+    ]
     if body is not None:
         lines += ['  -H "Content-Type: application/json"', f"  -d {shlex.quote(json.dumps(body, ensure_ascii=False))}"]
     return " \\\n".join(lines)

@@ -1,4 +1,4 @@
-"""Chat messages as a page shows them: text cut into what is seen and what is folded, tool calls with readable arguments.
+"""Chat messages as a page shows them: long texts folded, tool calls with readable arguments.
 
 Takes whatever a client or a model sent and never fails on it. Knows nothing of HTML: templates escape every word.
 """

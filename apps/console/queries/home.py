@@ -82,7 +82,9 @@ def live_alias(project: Project) -> Alias | None:
 def read_loop(project: Project) -> Loop:
     """Count the five stations."""
     trajectories = Trajectory.objects.filter(project=project)
-    trained = BatchTrajectory.objects.filter(batch__run__project=project, is_active=True, batch__state=BatchState.TRAINED)
+    trained = BatchTrajectory.objects.filter(
+        batch__run__project=project, is_active=True, batch__state=BatchState.TRAINED
+    )
     alias = live_alias(project)
     live = alias.version if alias else None
     return Loop(

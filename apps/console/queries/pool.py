@@ -23,9 +23,7 @@ class Readiness:
 def read_readiness(project: Project, *, recipe: dict[str, Any], selection: dict[str, Any]) -> Readiness:
     """Ask the training room."""
     try:
-        counts = preview_readiness(
-            project=project, recipe=read_recipe(recipe), selection=read_selection(selection)
-        )
+        counts = preview_readiness(project=project, recipe=read_recipe(recipe), selection=read_selection(selection))
     except ServiceError as error:
         return Readiness(problem=error.message)
     others = tuple((words, counts[reason]) for reason, words in REASONS.items() if counts.get(reason))

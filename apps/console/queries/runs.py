@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import pairwise
 from statistics import mean, pstdev
 
 from django.utils import timezone
@@ -156,7 +157,7 @@ def _place_in_queue(run: Run) -> int | None:
 def read_progress(run: Run) -> Progress:
     """Say how far a run is; the estimate comes from the gaps between its latest steps."""
     times = _recent_times(run)
-    gaps = [(later - earlier).total_seconds() for earlier, later in zip(times, times[1:], strict=False)]
+    gaps = [(later - earlier).total_seconds() for earlier, later in pairwise(times)]
     left = max(0, run.n_steps - run.steps_done)
     a_step = mean(gaps) if gaps else None
     is_moving = run.state == RunState.RUNNING and a_step is not None

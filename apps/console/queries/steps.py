@@ -19,6 +19,7 @@ from apps.trajectories.trie import load_messages
 PER_PAGE = 50
 TOKENS_SHOWN = 4000
 LEVELS = (0.9, 0.7, 0.5, 0.3, 0.1, 0.02)  # probability at or above which a token has the level of its place
+TOKEN_LEGEND = [*((f"≥ {least:.0%}", level) for level, least in enumerate(LEVELS)), ("less", len(LEVELS))]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -164,7 +165,9 @@ def read_badges(step: Step) -> Iterator[Badge]:
     if step.status == ExchangeStatus.ERROR:
         yield Badge(word="error", tone="bad", hint="No usable answer came")
     if not step.is_exact:
-        yield Badge(word="text only", tone="warn", hint="No exact token ids or log-probs; not usable for policy gradients")
+        yield Badge(
+            word="text only", tone="warn", hint="No exact token ids or log-probs; not usable for policy gradients"
+        )
     if step.finish_reason == "length":
         yield Badge(word="cut off", tone="warn", hint="The answer reached its token limit")
     if step.is_excluded:
@@ -206,7 +209,7 @@ def _cell(token_id: int, logprob: float, text: str) -> TokenCell:
 
 def _token_texts(step: Step, *, n: int) -> list[str]:
     exchange = find_exchange(step)
-    response = decode_json(exchange.response) if exchange else None
+    response: Any = decode_json(exchange.response) if exchange else None
     try:
         content = response["choices"][step.choice]["logprobs"]["content"]
         texts = [str(item["token"]) for item in content]
@@ -224,7 +227,10 @@ def read_raw(step: Step) -> dict[str, str]:
     """Return what was sent and what came back, as indented JSON."""
     exchange = find_exchange(step)
     if exchange is None:
-        return {"answer": pretty_json(decode_json(step.answer)), "new messages": pretty_json(decode_json(step.tail_messages))}
+        return {
+            "answer": pretty_json(decode_json(step.answer)),
+            "new messages": pretty_json(decode_json(step.tail_messages)),
+        }
     return {
         "request": pretty_json(decode_json(exchange.request)),
         "response": pretty_json(decode_json(exchange.response)),

@@ -7,8 +7,8 @@ from django.http import QueryDict
 
 from apps.accounts.models import Agent, Project
 from apps.core.errors import InvalidInput, NotFound
-from apps.core.paging import page_newest_first
 from apps.core.paging import Page as KeysetPage
+from apps.core.paging import page_newest_first
 from apps.trajectories.models import Channel, Trajectory, TrajectoryState
 
 PER_PAGE = 50
@@ -47,14 +47,8 @@ def _check(name: str, value: str, allowed: list[str]) -> None:
 def list_trajectories(project: Project, filters: Filters) -> KeysetPage[Trajectory]:
     """Return one page, newest first."""
     rows = Trajectory.objects.filter(project=project).select_related("agent")
-    if filters.agent:
-        rows = rows.filter(agent__slug=filters.agent)
-    if filters.channel:
-        rows = rows.filter(channel=filters.channel)
-    if filters.state:
-        rows = rows.filter(state=filters.state)
-    rows = _by_reward(rows, filters.rewarded)
-    return page_newest_first(rows, before=filters.before or None, limit=PER_PAGE)
+    matching = rows.matching(agent=filters.agent, channel=filters.channel, state=filters.state)
+    return page_newest_first(_by_reward(matching, filters.rewarded), before=filters.before or None, limit=PER_PAGE)
 
 
 def _by_reward(rows: QuerySet[Trajectory], rewarded: str) -> QuerySet[Trajectory]:

@@ -20,12 +20,8 @@ def duration(seconds: float | None) -> str:
     """`0.42 s`, `3.1 s`, `12 min`, `3 h 20 min`, `2 d`."""
     if seconds is None:
         return "–"
-    if seconds < 1:
-        return f"{seconds:.2f} s"
-    if seconds < 10:
-        return f"{seconds:.1f} s"
     if seconds < 2 * MINUTE:
-        return f"{seconds:.0f} s"
+        return f"{seconds:.{2 if seconds < 1 else 1 if seconds < 10 else 0}f} s"
     if seconds < 2 * HOUR:
         return f"{seconds / MINUTE:.0f} min"
     if seconds < 2 * DAY:
@@ -61,7 +57,7 @@ def signed(value: float | None) -> str:
     text = f"{abs(value):.2f}"
     if float(text) == 0:
         return text
-    return f"{'+' if value > 0 else '−'}{text}"  # noqa: RUF001 (a true minus is as wide as the plus)
+    return f"{'+' if value > 0 else '−'}{text}"
 
 
 @register.filter
@@ -113,7 +109,9 @@ def theme_name(value: object) -> str:
 def icon(name: str) -> SafeString:
     """A small drawing beside words; it says nothing alone."""
     return format_html(
-        '<svg class="icon" aria-hidden="true" focusable="false"><use href="{}#{}"></use></svg>', static("icons.svg"), name
+        '<svg class="icon" aria-hidden="true" focusable="false"><use href="{}#{}"></use></svg>',
+        static("icons.svg"),
+        name,
     )
 
 

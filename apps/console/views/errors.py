@@ -19,11 +19,13 @@ def not_found(request: HttpRequest, _exception: Exception) -> HttpResponse:
 
 
 def server_error(request: HttpRequest) -> HttpResponse:
-    detail = "Try once more. If it fails again, send the request id below to whoever runs the platform: its log has the cause."
+    detail = (
+        "Try once more. If it fails again, tell whoever runs the platform the request id below: the log has the cause."
+    )
     return render_error(request, status=500, detail=detail)
 
 
 def csrf_failed(request: HttpRequest, reason: str = "") -> HttpResponse:
     """Django's CSRF_FAILURE_VIEW."""
-    detail = f"The form was open for too long, or cookies are blocked. Go back, reload the page and send it again. ({reason})"
+    detail = f"The form was open for too long, or cookies are blocked. Go back, reload, and send it again. ({reason})"
     return render_error(request, status=403, detail=detail)

@@ -6,7 +6,9 @@ from apps.accounts.models import Role
 from apps.console.page import Page, project_page
 from apps.console.queries import runs as queries
 from apps.console.queries.pool import read_readiness
+from apps.console.queries.trajectories import agent_choices
 from apps.console.run_form import RunForm
+from apps.console.run_form_words import BASIC
 from apps.console.snippets import curl
 from apps.core.errors import ServiceError
 from apps.training.services import cancel_run, launch_run, resume_run
@@ -50,6 +52,7 @@ def _launch(page: Page) -> HttpResponse:
 
 
 def _render_form(page: Page, form: RunForm, *, status: int = 200) -> HttpResponse:
+    form.agents = tuple((agent.slug, agent.name) for agent in agent_choices(page.project))
     body = {"recipe": form.recipe, "selection": form.selection, "name": form.name}
     return page.render(
         "console/new_run.html",
@@ -72,6 +75,7 @@ def run(page: Page, run_id: str) -> HttpResponse:
         seconds=queries.run_seconds(found),
         curve_data=queries.curve_data(view.curves),
         settings=RunForm.of_run(found).fields,
+        basic=BASIC,
         curl=curl("GET", f"/api/v1/runs/{found.id}"),
     )
 

@@ -1,5 +1,7 @@
 """The pool for people: the list, one trajectory, and rewards."""
 
+from typing import Any
+
 from django.http import HttpResponse
 
 from apps.accounts.models import Role
@@ -16,7 +18,8 @@ from apps.feedback.services import add_label, take_back_label
 from apps.trajectories.models import Channel, Trajectory, TrajectoryState
 from apps.trajectories.services import set_exclusion
 
-VIEWS = ("chat", "prompt", "tokens", "raw")
+VIEWS = {"chat": "Chat", "prompt": "Whole prompt", "tokens": "Tokens", "raw": "Raw"}
+STEP_CONTEXT: dict[str, Any] = {"step_views": VIEWS.items(), "token_levels": steps.TOKEN_LEGEND}
 
 
 @project_page()
@@ -41,7 +44,7 @@ def trajectory(page: Page, trajectory_id: str) -> HttpResponse:
     found = queries.find_trajectory(page.project, trajectory_id)
     first, focus = _read_place(page)
     window = steps.read_window(found, user=page.user, first=first)
-    opened = {}
+    opened: dict[str, Any] = {}
     view = page.request.GET.get("view", "chat")
     if focus is not None and view in VIEWS and view != "chat":
         step = steps.find_step(found, str(focus))
@@ -55,6 +58,7 @@ def trajectory(page: Page, trajectory_id: str) -> HttpResponse:
         lineage=steps.read_lineage(found),
         curl=curl("GET", f"/api/v1/trajectories/{found.id}"),
         label_curl=curl("POST", f"/api/v1/trajectories/{found.id}/labels", {"value": 1.0, "text": "why"}),
+        **STEP_CONTEXT,
         **opened,
     )
 
@@ -78,8 +82,14 @@ def step_view(page: Page, trajectory_id: str, step_id: str) -> HttpResponse:
     if view not in VIEWS:
         raise InvalidInput(f"view={view} is none of {', '.join(VIEWS)}", field="view")
     card = steps.read_cards([step], own={})[0]
-    context = {"trajectory": found, "card": card, "view": view, "open_step": step.id, **steps.read_view(step, view)}
-    return page.render("console/parts/step_body.html", **context)
+    context: dict[str, Any] = {
+        "trajectory": found,
+        "card": card,
+        "view": view,
+        "open_step": step.id,
+        **steps.read_view(step, view),
+    }
+    return page.render("console/parts/step_body.html", **context, **STEP_CONTEXT)
 
 
 @project_page("POST", role=Role.REVIEWER)
@@ -122,10 +132,10 @@ def _after_label(page: Page, trajectory_id: str, *, step_id: str, message: str, 
     if not page.is_htmx:
         return page.done(message, to=page.url("trajectory", trajectory_id))
     found = queries.find_trajectory(page.project, trajectory_id)
-    context = {"trajectory": found, "panel": rewards.read_panel(found, user=page.user)}
+    context: dict[str, Any] = {"trajectory": found, "panel": rewards.read_panel(found, user=page.user)}
     if step_id:
         step = steps.find_step(found, step_id)
-        own = steps.own_step_values(found, user=page.user)
+        own = rewards.own_step_values(found, user=page.user)
         context["card"] = steps.read_cards([step], own=own)[0]
     response = page.render("console/parts/reward_reply.html", **context)
     if step_id:
