@@ -21,7 +21,7 @@ def fold_exchange(exchange: Exchange) -> Trajectory | None:
     A call that got no answer makes no step; its trajectory, if it has one, is marked. A call that ended after its
     trajectory was complete is kept there, out of training. Raises UnreadableExchange when it has no place at all.
     """
-    agent = Agent.objects.select_related("project").filter(pk=exchange.agent_id, project_id=exchange.project_id).first()
+    agent = Agent.objects.filter(pk=exchange.agent_id, project_id=exchange.project_id).first()
     if agent is None:
         raise UnreadableExchange(f"its agent {exchange.agent_id} or project {exchange.project_id} no longer exists")
     key = ApiKey.objects.filter(pk=exchange.key_id, agent=agent).first()

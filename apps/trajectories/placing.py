@@ -1,6 +1,6 @@
 """Finds the trajectory and the parent step of a call: the database's side of `sessions.py`. Writes no step."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
@@ -98,21 +98,22 @@ def _has_chain(trajectory: Trajectory, chain: str) -> bool:
 
 def _find_parent_in(place: Place, call: Call) -> Place:
     """Find the parent inside a trajectory that the call named."""
-    within = place.trajectory
-    lookup = partial(_look_up, choose=lambda steps: steps.filter(trajectory=within))
-    replaced = _find_replaced(call, scope=place.scope, lookup=lookup)
+    among = Step.objects.filter(trajectory=place.trajectory)
+    replaced = _find_replaced(call, scope=place.scope, among=among)
     if replaced is not None:
         parent_id = replaced.parent_id
     else:
-        parent = sessions.find_parent(place.scope, story=call.story, lookup=lookup, is_scope_one_session=True)
+        parent = sessions.find_parent(
+            place.scope, story=call.story, lookup=partial(_look_up, among=among), is_scope_one_session=True
+        )
         parent_id = parent.step_id if parent else None
     return replace(place, parent_id=parent_id, side_call=_side_call(call), replaces=replaced.id if replaced else None)
 
 
 def _place_by_content(call: Call, *, scope: str) -> Place:
     """Find the step that an unnamed call goes on from, among those of the same key."""
-    lookup = partial(_look_up, choose=lambda steps: steps.in_trajectories_open_at(call.exchange.ended_at))
-    replaced = _find_replaced(call, scope=scope, lookup=lookup)
+    among = Step.objects.in_trajectories_open_at(call.exchange.ended_at)
+    replaced = _find_replaced(call, scope=scope, among=among)
     if replaced is not None:
         return Place(
             scope=scope,
@@ -121,7 +122,9 @@ def _place_by_content(call: Call, *, scope: str) -> Place:
             replaces=replaced.id,
             side_call=_side_call(call),
         )
-    parent = sessions.find_parent(scope, story=call.story, lookup=lookup, is_scope_one_session=False)
+    parent = sessions.find_parent(
+        scope, story=call.story, lookup=partial(_look_up, among=among), is_scope_one_session=False
+    )
     if parent is None:
         return Place(scope=scope, trajectory=None, side_call=_side_call(call))
     trajectory_id = Step.objects.values_list("trajectory_id", flat=True).get(pk=parent.step_id)
@@ -136,25 +139,23 @@ def _side_call(call: Call) -> SideCall:
     return recognise_side_call(call.messages)
 
 
-def _find_replaced(call: Call, *, scope: str, lookup: Callable[[Sequence[str]], list[Candidate]]) -> Step | None:
+def _find_replaced(call: Call, *, scope: str, among: StepQuerySet) -> Step | None:
     """Return the step of the call that this one repeats: the same body, shortly after it failed."""
-    found = lookup([sessions.scoped(scope, sessions.BODY, call.body_digest)])
-    steps = Step.objects.filter(
-        pk__in=[candidate.step_id for candidate in found],
-        ended_at__gte=call.exchange.started_at - RETRY_WINDOW,
-        ended_at__lte=call.exchange.ended_at,
+    steps = among.found_by([sessions.scoped(scope, sessions.BODY, call.body_digest)]).filter(
+        ended_at__gte=call.exchange.started_at - RETRY_WINDOW, ended_at__lte=call.exchange.ended_at
     )
     if not call.retry_count:  # A client that counts its retries may have missed an answer that we think it got.
         steps = steps.exclude(status=ExchangeStatus.COMPLETE)
-    return steps.order_by("-index").first()
+    return steps.order_by("-started_at", "-id").first()
 
 
-def _look_up(digests: Sequence[str], *, choose: Callable[[StepQuerySet], StepQuerySet]) -> list[Candidate]:
-    steps = list(choose(Step.objects.found_by(digests)).order_by("-started_at", "-id")[:MAX_CANDIDATES])
-    gone_on_from = Step.objects.gone_on_from([step.id for step in steps])
+def _look_up(digests: Sequence[str], *, among: StepQuerySet) -> list[Candidate]:
+    steps = list(among.found_by(digests).order_by("-started_at", "-id")[:MAX_CANDIDATES])
+    gone_on_from = Step.objects.gone_on_from([step.id for step in steps]) if len(steps) > 1 else set()
     return [
         Candidate(
             step_id=step.id,
+            trajectory_id=step.trajectory_id,
             order=step.id,
             is_leaf=step.id not in gone_on_from,
             load_story=partial(_load_story, step.id),

@@ -65,6 +65,7 @@ class Candidate:
     """A step that a request may go on from. `load_story` gives what its own request told (it costs a read)."""
 
     step_id: str
+    trajectory_id: str
     order: str  # sorts by time
     is_leaf: bool  # no step of the main chain goes on from it yet
     load_story: Callable[[], Story]

@@ -1,12 +1,25 @@
-"""Folding exchanges into trajectories and steps."""
+"""Folding exchanges into trajectories and steps: every kind of call has a defined outcome."""
+
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
 
 import pytest
+from django.db import OperationalError
+from django.utils import timezone
 
-from apps.accounts.models import ApiKey
-from apps.trajectories.models import Exchange, Step, Trajectory
-from apps.trajectories.recorder import fold_pending
-from apps.trajectories.trie import load_steps
-from tests.factories.trajectories import ExchangeFactory
+from apps.accounts.models import Agent, ApiKey
+from apps.core.contracts.arrays import pack_ids
+from apps.core.ids import new_id
+from apps.trajectories import recorder
+from apps.trajectories.folding import fold_exchange
+from apps.trajectories.models import Exchange, ExchangeStatus, SideCall, Step, Tools, Trajectory, TrajectoryState
+from apps.trajectories.recorder import fold_pending, retry_set_aside
+from apps.trajectories.services import close_idle_trajectories, complete_trajectory
+from apps.trajectories.trie import load_steps, load_tools
+from tests.factories.accounts import ApiKeyFactory
+from tests.factories.registry import VersionFactory
+from tests.factories.trajectories import TOOL, ExchangeFactory, TrajectoryFactory
 
 pytestmark = pytest.mark.django_db
 
@@ -39,6 +52,326 @@ def test_it_folds_two_turns_into_one_trajectory(key: ApiKey) -> None:
     assert second.prompt_ids == [1, 2, 3, 4, 5, 6]
     assert second.messages == [user("hello"), assistant("hi"), user("and now?")]
     assert first.logprobs == [-0.5, -0.5]
-    assert not Exchange.objects.unfolded().exists()
+
+
+def test_folding_again_changes_nothing(key: ApiKey) -> None:
+    ExchangeFactory.create(key=key)
+    fold_pending()
     assert fold_pending() == 0
-    assert Step.objects.count() == 2
+    assert Step.objects.count() == 1
+
+
+def test_what_the_engine_was_asked_is_kept(key: ApiKey) -> None:
+    version = VersionFactory.create()
+    exchange = ExchangeFactory.create(
+        key=key,
+        version_id=version.id,
+        body={"tools": [TOOL]},
+        sampling=b'{"temperature": 0.7, "top_p": 0.9, "top_k": 40}',
+        response_id="chatcmpl-abc",
+    )
+    fold_pending()
+    step = Step.objects.get()
+    assert (step.temperature, step.top_p, step.top_k) == (0.7, 0.9, 40)
+    assert step.version == version
+    assert step.response_id == "chatcmpl-abc"
+    assert step.exchange_id == exchange.id
+    assert load_tools(project_id=exchange.project_id, digest=step.tools_digest) == [TOOL]
+
+
+def test_tool_definitions_are_stored_once(key: ApiKey) -> None:
+    for _ in range(3):
+        ExchangeFactory.create(key=key, body={"tools": [TOOL]})
+    fold_pending()
+    assert Tools.objects.count() == 1
+
+
+def test_choices_of_one_call_are_siblings(key: ApiKey) -> None:
+    ExchangeFactory.create(key=key, answers=[{"content": "one"}, {"content": "two"}])
+    ExchangeFactory.create(key=key, messages=[user("hello"), assistant("two"), user("more")])
+    fold_pending()
+    one, two, after = Step.objects.order_by("index")
+    assert (one.choice, two.choice) == (0, 1)
+    assert one.parent_id is two.parent_id is None
+    assert after.parent == two
+
+
+def test_an_equal_start_is_another_session(key: ApiKey) -> None:
+    ExchangeFactory.create(key=key)
+    ExchangeFactory.create(key=key)
+    fold_pending()
+    assert Trajectory.objects.count() == 2
+
+
+def test_keys_keep_sessions_apart(key: ApiKey, agent: Agent) -> None:
+    ExchangeFactory.create(key=key)
+    ExchangeFactory.create(
+        key=ApiKeyFactory.create(agent=agent), messages=[user("hello"), assistant("hi"), user("more")]
+    )
+    fold_pending()
+    assert Trajectory.objects.count() == 2
+
+
+def test_a_named_session_is_one_trajectory(key: ApiKey, agent: Agent) -> None:
+    ExchangeFactory.create(key=key, session_key="s1", messages=[user("a")])
+    ExchangeFactory.create(key=key, session_key="s1", messages=[user("something else")])
+    ExchangeFactory.create(key=key, session_key="s2", messages=[user("a")])
+    ExchangeFactory.create(key=ApiKeyFactory.create(agent=agent), session_key="s1", messages=[user("a")])
+    fold_pending()
+    assert sorted(Trajectory.objects.values_list("session_key", "n_steps")) == [("s1", 1), ("s1", 2), ("s2", 1)]
+
+
+def test_a_trajectory_named_by_id_takes_its_calls(key: ApiKey, agent: Agent) -> None:
+    trajectory = TrajectoryFactory.create(agent=agent)
+    ExchangeFactory.create(key=key, trajectory_id=trajectory.id, session_key="s1", messages=[user("a")])
+    ExchangeFactory.create(key=key, trajectory_id=trajectory.id, messages=[user("b")])
+    ExchangeFactory.create(key=key, trajectory_id=trajectory.id, messages=[user("a"), assistant("hi"), user("c")])
+    fold_pending()
+    a, b, c = Step.objects.order_by("index")
+    assert {step.trajectory_id for step in (a, b, c)} == {trajectory.id}
+    assert (b.parent_id, c.parent_id) == (None, a.id)
+
+
+def test_a_call_without_an_answer_makes_no_step_but_marks_its_trajectory(key: ApiKey, agent: Agent) -> None:
+    trajectory = TrajectoryFactory.create(agent=agent)
+    failed: dict[str, Any] = {"response": None, "answers": [], "status": ExchangeStatus.ERROR, "error": "503"}
+    ExchangeFactory.create(key=key, trajectory_id=trajectory.id, **failed)
+    ExchangeFactory.create(key=key, messages=[user("nobody knows me")], **failed)
+    assert fold_pending() == 2
+    trajectory.refresh_from_db()
+    assert trajectory.has_error
+    assert Step.objects.count() == 0
+    assert Trajectory.objects.count() == 1
+    assert not Exchange.objects.set_aside().exists()
+
+
+def test_an_answer_cut_before_its_first_token_makes_no_step(key: ApiKey) -> None:
+    ExchangeFactory.create(
+        key=key, session_key="s", answers=[{"content": ""}], completions=[[]], status=ExchangeStatus.ABORTED
+    )
+    fold_pending()
+    assert Trajectory.objects.get().n_steps == 0
+
+
+def test_a_retry_takes_the_place_of_an_aborted_call(key: ApiKey) -> None:
+    ExchangeFactory.create(key=key, answers=[{"content": "h"}], completions=[[4]], status=ExchangeStatus.ABORTED)
+    ExchangeFactory.create(key=key)
+    fold_pending()
+    aborted, again = Step.objects.order_by("index")
+    assert aborted.trajectory_id == again.trajectory_id
+    assert (aborted.is_excluded, again.is_excluded) == (True, False)
+    assert again.parent_id is None
+
+
+def test_a_counted_retry_replaces_an_answer_that_the_client_never_saw(key: ApiKey) -> None:
+    ExchangeFactory.create(key=key)
+    ExchangeFactory.create(key=key, header={"X-Stainless-Retry-Count": "1"})
+    fold_pending()
+    missed, again = Step.objects.order_by("index")
+    assert (missed.is_excluded, again.is_excluded) == (True, False)
+
+
+def test_the_same_question_an_hour_later_is_no_retry(key: ApiKey) -> None:
+    hour_ago = timezone.now() - timedelta(hours=1)
+    ExchangeFactory.create(key=key, status=ExchangeStatus.ABORTED, ended_at=hour_ago)
+    ExchangeFactory.create(key=key)
+    fold_pending()
+    assert Trajectory.objects.count() == 2
+    assert not Step.objects.filter(is_excluded=True).exists()
+
+
+def test_a_late_call_is_kept_out_of_training(key: ApiKey, agent: Agent) -> None:
+    trajectory = TrajectoryFactory.create(agent=agent)
+    ExchangeFactory.create(key=key, trajectory_id=trajectory.id, ended_at=timezone.now() - timedelta(seconds=5))
+    ExchangeFactory.create(key=key, trajectory_id=trajectory.id, ended_at=timezone.now() + timedelta(seconds=5))
+    Trajectory.objects.update(state=TrajectoryState.COMPLETE, completed_at=timezone.now())
+    fold_pending()
+    before, after = Step.objects.order_by("index")
+    assert {before.trajectory_id, after.trajectory_id} == {trajectory.id}
+    assert (before.is_excluded, after.is_excluded) == (False, True)
+
+
+def test_completing_loses_no_call_that_ended_before(key: ApiKey) -> None:
+    ExchangeFactory.create(key=key, session_key="s")
+    fold_pending()
+    ExchangeFactory.create(key=key, session_key="s", messages=[user("hello"), assistant("hi"), user("bye")])
+    trajectory = complete_trajectory(trajectory=Trajectory.objects.get())
+    assert trajectory.n_steps == 2
+    assert trajectory in Trajectory.objects.settled()
+
+
+def test_a_trajectory_with_pending_calls_is_not_settled(
+    key: ApiKey, agent: Agent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trajectory = TrajectoryFactory.create(agent=agent, reward=1.0)
+    exchange = ExchangeFactory.create(key=key, trajectory_id=trajectory.id)
+    Trajectory.objects.update(state=TrajectoryState.COMPLETE, completed_at=timezone.now())
+    assert not Trajectory.objects.settled().exists()
+    assert not Trajectory.objects.for_training().exists()
+    fold_pending()
+    assert Exchange.objects.get(pk=exchange.id).folded_at
+    assert Trajectory.objects.for_training().exists()
+
+
+def test_a_session_that_goes_on_after_its_end_is_a_new_trajectory(key: ApiKey) -> None:
+    long_ago = timezone.now() - timedelta(hours=1)
+    ExchangeFactory.create(key=key, session_key="s", ended_at=long_ago)
+    ExchangeFactory.create(key=key, messages=[user("unnamed")], ended_at=long_ago)
+    fold_pending()
+    assert close_idle_trajectories(idle_s=60) == 2
+    ExchangeFactory.create(key=key, session_key="s", messages=[user("hello"), assistant("hi"), user("again")])
+    ExchangeFactory.create(key=key, messages=[user("unnamed"), assistant("hi"), user("again")])
+    fold_pending()
+    assert Trajectory.objects.count() == 4
+    assert close_idle_trajectories(idle_s=60) == 0
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason"),
+    [
+        ({"dialect": "klingon"}, "dialect"),
+        ({"request": b"\xff{"}, "not JSON"),
+        ({"request": b"[" * 100_000}, "not JSON"),
+        ({"request": b'{"messages": 3}'}, "not a list"),
+        ({"response": b"{}"}, "no choices"),
+        ({"response": b'{"choices": [{"index": 0}]}'}, "no message"),
+        ({"agent_id": "agnt_gone"}, "no longer exists"),
+        ({"project_id": "proj_gone"}, "no longer exists"),
+        ({"trajectory_id": "traj_gone"}, "no longer exists"),
+    ],
+)
+def test_a_poisonous_exchange_is_set_aside_and_blocks_nobody(key: ApiKey, fields: dict[str, Any], reason: str) -> None:
+    bad = ExchangeFactory.create(key=key, **fields)
+    good = ExchangeFactory.create(key=key)
+    assert fold_pending() == 2
+    bad.refresh_from_db()
+    assert bad.folded_at
+    assert reason in bad.fold_error
+    assert Step.objects.get().exchange_id == good.id
+    assert fold_pending() == 0
+
+
+def test_what_was_set_aside_can_be_tried_again(key: ApiKey) -> None:
+    bad = ExchangeFactory.create(key=key, dialect="klingon")
+    fold_pending()
+    Exchange.objects.filter(pk=bad.pk).update(dialect="chat")
+    assert retry_set_aside(project_id=bad.project_id) == 1
+    fold_pending()
+    assert Step.objects.get().exchange_id == bad.id
+
+
+def test_an_unexpected_error_is_set_aside_too(key: ApiKey, monkeypatch: pytest.MonkeyPatch) -> None:
+    bad, good = ExchangeFactory.create_batch(2, key=key)
+
+    def stumble(exchange: Exchange) -> Trajectory | None:
+        if exchange.id == bad.id:
+            raise ZeroDivisionError("\x00 oops \ud800")
+        return fold_exchange(exchange)
+
+    monkeypatch.setattr(recorder, "fold_exchange", stumble)
+    assert fold_pending() == 2
+    bad.refresh_from_db()
+    assert "ZeroDivisionError" in bad.fold_error
+    assert Step.objects.get().exchange_id == good.id
+
+
+def test_postgres_going_away_is_nobodys_poison(key: ApiKey, monkeypatch: pytest.MonkeyPatch) -> None:
+    exchange = ExchangeFactory.create(key=key)
+
+    def fall(_exchange: Exchange) -> Trajectory | None:
+        raise OperationalError("server closed the connection unexpectedly")
+
+    monkeypatch.setattr(recorder, "fold_exchange", fall)
+    with pytest.raises(OperationalError):
+        fold_pending()
+    exchange.refresh_from_db()
+    assert exchange.folded_at is None
+    assert exchange.fold_error == ""
+
+
+def test_text_only_calls_are_kept_but_not_exact(key: ApiKey) -> None:
+    ExchangeFactory.create(
+        key=key, is_exact=False, prompt_token_ids=None, completion_token_ids=[], completion_logprobs=[]
+    )
+    fold_pending()
+    step = Step.objects.get()
+    assert not step.is_exact
+    assert not Step.objects.for_training().exists()
+
+
+@pytest.mark.parametrize(
+    "arrays",
+    [
+        {"completions": [[4, 5]], "token_logprobs": [[-0.5]]},
+        {"completion_token_ids": [b"\x01\x00\x00"]},
+        {"completion_token_ids": []},
+        {"prompt_token_ids": pack_ids([1, 2])[:-1]},
+    ],
+)
+def test_ids_and_logprobs_that_do_not_match_are_not_exact(key: ApiKey, arrays: dict[str, Any]) -> None:
+    ExchangeFactory.create(key=key, **arrays)
+    fold_pending()
+    assert not Step.objects.get().is_exact
+
+
+@pytest.mark.parametrize(
+    ("messages", "kind"),
+    [
+        ([{"role": "system", "content": "You are a title generator. Be short."}, user("x")], SideCall.TITLE),
+        (
+            [{"role": "developer", "content": "You are a context summarization assistant"}, user("x")],
+            SideCall.COMPACTION,
+        ),
+        ([user("hello"), user("Pre-compaction memory flush. Store durable memories only.")], SideCall.FLUSH),
+        ([user("Follow the heartbeat monitor scratch context when provided.")], SideCall.HEARTBEAT),
+        ([user("[Subagent Context] You are running as a subagent (depth 1/5).")], SideCall.SUBAGENT),
+        ([user("hello")], SideCall.NONE),
+    ],
+)
+def test_side_calls_are_labelled_and_left_out(key: ApiKey, messages: list[dict[str, Any]], kind: SideCall) -> None:
+    ExchangeFactory.create(key=key, session_key="s", messages=messages)
+    fold_pending()
+    assert Step.objects.get().side_call == kind
+    assert Step.objects.for_training().exists() == (kind == SideCall.NONE)
+
+
+def test_a_call_of_another_kind_under_the_clients_own_mark_is_a_side_call(key: ApiKey) -> None:
+    named: Callable[..., Exchange] = ExchangeFactory.create
+    named(key=key, session_key="s", header={"session_id": "s"}, body={"tools": [TOOL]})
+    named(key=key, session_key="s", header={"session_id": "s"}, messages=[user("Summarise: hello")])
+    named(key=key, session_key="mine", header={"x-session-id": "mine"}, body={"tools": [TOOL]})
+    named(key=key, session_key="mine", header={"x-session-id": "mine"}, messages=[user("Summarise: hello")])
+    fold_pending()
+    kinds = Step.objects.order_by("id").values_list("side_call", flat=True)
+    assert list(kinds) == [SideCall.NONE, SideCall.OTHER, SideCall.NONE, SideCall.NONE]
+
+
+@pytest.mark.parametrize("text", ["nul \x00 inside", "half \ud800 a pair", "x" * 300_000, "emoji 🦀", "", " \n\t "])
+def test_any_text_is_folded(key: ApiKey, text: str) -> None:
+    ExchangeFactory.create(key=key, messages=[user(text)], answers=[{"content": text}])
+    fold_pending()
+    (view,) = load_steps(Trajectory.objects.get())
+    assert view.messages == [user(text)]
+    assert view.answer["content"] == text
+
+
+@pytest.mark.parametrize("message", [None, 3, "text", [], {}, {"role": 5, "content": {"a": 1}}, {"tool_calls": 7}])
+def test_odd_messages_are_folded(key: ApiKey, message: Any) -> None:
+    ExchangeFactory.create(key=key, messages=[message, user("x")])
+    fold_pending()
+    assert load_steps(Trajectory.objects.get())[0].messages == [message, user("x")]
+
+
+def test_another_projects_trajectory_is_no_place_for_a_call(key: ApiKey, other_key: ApiKey) -> None:
+    theirs = TrajectoryFactory.create(agent=other_key.agent)
+    exchange = ExchangeFactory.create(key=key, trajectory_id=theirs.id)
+    fold_pending()
+    exchange.refresh_from_db()
+    assert "no longer exists" in exchange.fold_error
+    assert not Step.objects.exists()
+
+
+def test_an_unknown_version_is_no_reason_to_lose_a_call(key: ApiKey) -> None:
+    ExchangeFactory.create(key=key, version_id=new_id("ver"))
+    fold_pending()
+    assert Step.objects.get().version is None
