@@ -23,7 +23,7 @@ from supervisor.xmlrpc import Faults, SupervisorTransport
 from worker.host.errors import HostError
 from worker.host.leftovers import MARK
 from worker.host.parent import end_with_parent
-from worker.host.programs import Program
+from worker.host.programs import SERVICES, Program
 from worker.host.sockets import socket_folder
 
 ANSWER_S = 15
@@ -119,8 +119,19 @@ class Supervisor:
         if self._process is None:
             return
         if self._process.poll() is None:
+            self._tell_programs_to_stop()
             self._process.send_signal(signal.SIGTERM)
         self._process.wait()
+
+    def _tell_programs_to_stop(self) -> None:
+        """Without this supervisord stops one after the other, and each takes its seconds."""
+        try:
+            for name, state in self.states().items():
+                if state.is_up and name not in SERVICES:
+                    with self._server() as server:
+                        server.supervisor.stopProcess(name, False)
+        except (HostError, Fault):
+            return  # it stops them itself, more slowly
 
     def _wait_for_socket(self) -> None:
         deadline = time.monotonic() + ANSWER_S
