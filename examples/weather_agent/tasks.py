@@ -32,26 +32,28 @@ QUESTIONS: dict[ToolName, tuple[str, ...]] = {
 }
 SKIES = ("sunny", "cloudy", "rainy", "windy", "foggy", "snowy", "clear", "stormy")
 
-TRAIN_CITIES = tuple(
-    """
-    Accra, Algiers, Amman, Amsterdam, Ankara, Antwerp, Athens, Auckland, Baghdad, Baku, Bamako, Bangkok, Barcelona, Basel,
-    Beijing, Beirut, Belfast, Belgrade, Bergen, Berlin, Bilbao, Bogota, Bologna, Bordeaux, Boston, Bratislava, Bremen,
-    Brisbane, Bristol, Brussels, Bucharest, Budapest, Cairo, Calgary, Cape Town, Caracas, Cardiff, Casablanca, Chennai,
-    Chicago, Cologne, Copenhagen, Cordoba, Cork, Dakar, Dallas, Damascus, Delhi, Denver, Detroit, Dhaka, Doha, Dresden,
-    Dubai, Dublin, Durban, Edinburgh, Florence, Frankfurt, Geneva, Genoa, Glasgow, Granada, Hamburg, Hanoi, Harare, Havana,
-    Helsinki, Houston, Istanbul, Jakarta, Jerusalem, Kabul, Kampala, Karachi, Kathmandu, Khartoum, Kingston, Kinshasa,
-    Krakow, Kyoto, Lagos, Lahore, Leeds, Leipzig, Lima, Lisbon, Liverpool, London, Luanda, Lusaka, Lyon, Madrid, Malaga,
-    Manila, Marseille, Melbourne, Memphis, Miami, Milan, Minsk, Montreal, Moscow, Mumbai, Munich, Nairobi, Naples, New York,
-    Nice, Osaka
-    """.replace("\n", " ").strip().split(", ")
-)
-VAL_CITIES = tuple(
-    """
-    Adelaide, Bern, Brasilia, Canberra, Colombo, Darwin, Gdansk, Ghent, Hobart, Hong Kong, Kiev, La Paz, Las Vegas, Lille,
-    Malmo, Monaco, Mexico City, Nantes, Oslo, Ottawa, Oxford, Perth, Porto, Prague, Quito, Rabat, Riga, Rio, Rome,
-    Rotterdam, Santiago, Seattle, Seoul, Seville, Sofia, Sydney, Tallinn, Tokyo, Turin, Vienna
-    """.replace("\n", " ").strip().split(", ")
-)
+
+def _list_names(text: str) -> tuple[str, ...]:
+    return tuple(" ".join(text.split()).split(", "))
+
+
+TRAIN_CITIES = _list_names("""
+    Accra, Algiers, Amman, Amsterdam, Ankara, Antwerp, Athens, Auckland, Baghdad, Baku, Bamako, Bangkok,
+    Barcelona, Basel, Beijing, Beirut, Belfast, Belgrade, Bergen, Berlin, Bilbao, Bogota, Bologna, Bordeaux,
+    Boston, Bratislava, Bremen, Brisbane, Bristol, Brussels, Bucharest, Budapest, Cairo, Calgary, Cape Town,
+    Caracas, Cardiff, Casablanca, Chennai, Chicago, Cologne, Copenhagen, Cordoba, Cork, Dakar, Dallas, Damascus,
+    Delhi, Denver, Detroit, Dhaka, Doha, Dresden, Dubai, Dublin, Durban, Edinburgh, Florence, Frankfurt, Geneva,
+    Genoa, Glasgow, Granada, Hamburg, Hanoi, Harare, Havana, Helsinki, Houston, Istanbul, Jakarta, Jerusalem,
+    Kabul, Kampala, Karachi, Kathmandu, Khartoum, Kingston, Kinshasa, Krakow, Kyoto, Lagos, Lahore, Leeds,
+    Leipzig, Lima, Lisbon, Liverpool, London, Luanda, Lusaka, Lyon, Madrid, Malaga, Manila, Marseille,
+    Melbourne, Memphis, Miami, Milan, Minsk, Montreal, Moscow, Mumbai, Munich, Nairobi, Naples, New York, Nice,
+    Osaka
+""")
+VAL_CITIES = _list_names("""
+    Adelaide, Bern, Brasilia, Canberra, Colombo, Darwin, Gdansk, Ghent, Hobart, Hong Kong, Kiev, La Paz, Las
+    Vegas, Lille, Malmo, Monaco, Mexico City, Nantes, Oslo, Ottawa, Oxford, Perth, Porto, Prague, Quito, Rabat,
+    Riga, Rio, Rome, Rotterdam, Santiago, Seattle, Seoul, Seville, Sofia, Sydney, Tallinn, Tokyo, Turin, Vienna
+""")
 CITIES: dict[Channel, Sequence[str]] = {"train": TRAIN_CITIES, "val": VAL_CITIES}
 
 

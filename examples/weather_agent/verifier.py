@@ -8,8 +8,8 @@ import re
 
 from openai.types.chat import ChatCompletionMessage
 
-from weather_agent.agent import Episode
-from weather_agent.tasks import Task
+from examples.weather_agent.agent import Episode
+from examples.weather_agent.tasks import Task
 
 CALL_WEIGHT = 0.5
 MARKUP = ("<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>", "<tools>", "<|im_start|>")
@@ -23,8 +23,10 @@ def score(episode: Episode) -> float:
 
 
 def score_call(message: ChatCompletionMessage, *, task: Task) -> float:
-    """Return 0 without a call, 0.1 for a tag without a call in it, 0.2 for some call, 0.4 for the right tool, 0.8 for the
-    right city too, 1.0 if nothing else was said. A wrong tool earns nothing for its arguments: it would drift to one tool.
+    """Return the marks for the tool call.
+
+    0 without a call, 0.1 for a tag without a call in it, 0.2 for some call, 0.4 for the right tool, 0.8 for the right
+    city too, 1.0 if nothing else was said. A wrong tool earns nothing for its arguments: the policy would drift to one.
     """
     text = message.content or ""
     if not message.tool_calls:
@@ -38,15 +40,23 @@ def score_call(message: ChatCompletionMessage, *, task: Task) -> float:
 
 
 def score_answer(message: ChatCompletionMessage | None, *, task: Task, is_cut: bool) -> float:
-    """Return 1 for a sentence with the whole result, part of it for part; 0 for another call or an echo of the markup."""
+    """Return the marks for the sentence: 1 with the whole result in it, part of it for part of the result.
+
+    Half for a bare result or a sentence that was cut off; 0 for another call, or for markup: a model that repeats the
+    <tool_response> it was given has understood nothing, yet every fact is in it.
+    """
     text = (message.content or "") if message else ""
     if message is None or message.tool_calls or any(tag in text for tag in MARKUP):
         return 0.0
-    wanted = [part for part in re.split(r" degrees and ", task.result) if part]
-    found = sum(bool(re.search(rf"(?<!\w){re.escape(part)}(?!\w)", text, re.IGNORECASE)) for part in wanted)
-    marks = found / len(wanted)
+    facts = task.result.split(" degrees and ")  # a number and a sky; or one time of day
+    marks = sum(_names(fact, text=text) for fact in facts) / len(facts)
     is_sentence = len(text.split()) > len(task.result.split())
-    return marks * (1.0 if is_sentence and not is_cut else 0.5)
+    return marks if is_sentence and not is_cut else marks / 2
+
+
+def _names(fact: str, *, text: str) -> bool:
+    """Return whether `text` names `fact` as a whole word: 8 is not found in 18, nor 07:36 in 07:365."""
+    return re.search(rf"(?<![\w:]){re.escape(fact)}(?![\w:])", text, re.IGNORECASE) is not None
 
 
 def _read_arguments(arguments: str) -> object:
