@@ -199,12 +199,12 @@ class FakeEngine:
                 assert request.transport is not None
                 request.transport.abort()
                 return response
-            await self._write(response, b"data: " + json.dumps(chunk, ensure_ascii=False).encode() + b"\n\n")
-            call.n_chunks_sent += 1
             if call.n_chunks_sent == self.script.error_after:
                 error = {"message": "the engine core died", "type": "InternalServerError", "code": 500}
                 await self._write(response, b"data: " + json.dumps({"error": error}).encode() + b"\n\n")
                 break
+            await self._write(response, b"data: " + json.dumps(chunk, ensure_ascii=False).encode() + b"\n\n")
+            call.n_chunks_sent += 1
         await self._write(response, b"data: [DONE]\n\n")
         await response.write_eof()
         return response
@@ -251,7 +251,9 @@ class FakeEngine:
         arguments = _cut(json.dumps(self.script.tool["arguments"]))
         name = {"id": CALL_ID, "type": "function", "index": 0, "function": {"name": self.script.tool["name"]}}
         shown: list[Json] = [{}, {"content": None, "tool_calls": [name]}]
-        shown += [{"content": None, "tool_calls": [{"index": 0, "function": {"arguments": part}}]} for part in arguments]
+        shown += [
+            {"content": None, "tool_calls": [{"index": 0, "function": {"arguments": part}}]} for part in arguments
+        ]
         return shown[: len(pieces) - 1] + [{} for _ in range(len(pieces) - len(shown))]
 
 

@@ -175,14 +175,24 @@ class _StreamedAnswer(_Answer):
             self.call.engine = reply.engine
             self.call.first_token_at = datetime.now(UTC)
             async for data in reply.chunks():
-                try:
-                    ready = b"".join([self._take(payload) for payload in reader.feed(data)])
-                except (orjson.JSONDecodeError, LookupError, TypeError, AttributeError, LineTooLongError) as error:
-                    raise EngineBrokenError(f"the engine's answer makes no sense: {error}") from error
+                ready, fault = self._take_all(reader, data)
                 if ready:
                     yield ready
+                if fault is not None:
+                    raise fault
         if not self.call.capture.is_finished:
             raise EngineBrokenError("the engine's answer ended too early")
+
+    def _take_all(self, reader: EventReader, data: bytes) -> tuple[bytes, EngineBrokenError | None]:
+        """Record what one read brought; return what may leave, up to the first fault."""
+        ready: list[bytes] = []
+        try:
+            ready.extend(self._take(payload) for payload in reader.feed(data))
+        except EngineBrokenError as error:
+            return b"".join(ready), error
+        except (orjson.JSONDecodeError, LookupError, TypeError, AttributeError, LineTooLongError) as error:
+            return b"".join(ready), EngineBrokenError(f"the engine's answer makes no sense: {error}")
+        return b"".join(ready), None
 
     def _take(self, payload: bytes) -> bytes:
         """Record one event; return what of it may leave at once."""

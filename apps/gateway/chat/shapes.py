@@ -125,7 +125,8 @@ def _check_messages(messages: Any) -> None:
     for index, message in enumerate(messages):
         if not isinstance(message, dict):
             raise _wrong(f"messages[{index}]", "must be an object")
-        if message.get("role") not in ROLES:
+        role = message.get("role")
+        if not isinstance(role, str) or role not in ROLES:
             raise _wrong(f"messages[{index}].role", f"must be one of {', '.join(sorted(ROLES))}")
 
 

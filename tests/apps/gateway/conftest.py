@@ -29,7 +29,9 @@ class GatewayServer:
 
     def __init__(self) -> None:
         self.door = GatewayDoor(PlainTextResponse("rest"))
-        config = uvicorn.Config(self.door, port=0, lifespan="on", log_config=None, ws="none", timeout_graceful_shutdown=3)
+        config = uvicorn.Config(
+            self.door, port=0, lifespan="on", log_config=None, ws="none", timeout_graceful_shutdown=3
+        )
         self.server = uvicorn.Server(config)
         self.url = ""
         self.loop: asyncio.AbstractEventLoop | None = None
@@ -45,7 +47,7 @@ class GatewayServer:
     def __enter__(self) -> Self:
         self._thread.start()
         wait_until(lambda: self.server.started or not self._thread.is_alive())
-        self.url = "http://127.0.0.1:%d" % self.server.servers[0].sockets[0].getsockname()[1]
+        self.url = f"http://127.0.0.1:{self.server.servers[0].sockets[0].getsockname()[1]}"
         return self
 
     def __exit__(
@@ -95,7 +97,7 @@ def version(policy: Policy) -> Version:
 
 
 @pytest.fixture
-def engine_row(engine: FakeEngine) -> Engine:
+def engine_row(transactional_db: None, engine: FakeEngine) -> Engine:
     return EngineFactory.create(base_url=engine.url)
 
 
@@ -107,7 +109,12 @@ def spool_dir(settings: Settings, tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def gateway(spool_dir: Path, key: ApiKey, version: Version, engine_row: Engine) -> Iterator[GatewayServer]:
+def world(spool_dir: Path, key: ApiKey, version: Version, engine_row: Engine) -> None:
+    """All that a gateway finds in the database: a key, a policy with its base weights live, an engine."""
+
+
+@pytest.fixture
+def gateway(world: None) -> Iterator[GatewayServer]:
     with GatewayServer() as server:
         yield server
 

@@ -118,7 +118,7 @@ def test_characters_split_between_reads_stay_whole(http: httpx.Client, engine: F
 
 
 @pytest.mark.parametrize("is_streamed", [False, True])
-def test_several_choices_are_kept_apart(http: httpx.Client, engine: FakeEngine, is_streamed: bool) -> None:
+def test_several_choices_are_kept_apart(http: httpx.Client, engine: FakeEngine, *, is_streamed: bool) -> None:
     response = http.post(PATH, json=chat(stream=is_streamed, n=3))
 
     assert response.status_code == 200
@@ -128,7 +128,7 @@ def test_several_choices_are_kept_apart(http: httpx.Client, engine: FakeEngine, 
 
 
 @pytest.mark.parametrize("is_streamed", [False, True])
-def test_tool_calls_get_unique_alphanumeric_ids(http: httpx.Client, engine: FakeEngine, is_streamed: bool) -> None:
+def test_tool_calls_get_unique_alphanumeric_ids(http: httpx.Client, engine: FakeEngine, *, is_streamed: bool) -> None:
     engine.script.tool = TOOL
     ids = set()
     for _ in range(2):
@@ -150,7 +150,7 @@ def test_tool_calls_get_unique_alphanumeric_ids(http: httpx.Client, engine: Fake
 
 @pytest.mark.parametrize("is_streamed", [False, True])
 def test_reasoning_comes_under_the_name_that_agents_read(
-    http: httpx.Client, engine: FakeEngine, is_streamed: bool
+    http: httpx.Client, engine: FakeEngine, *, is_streamed: bool
 ) -> None:
     engine.script.reasoning = "hm"
 

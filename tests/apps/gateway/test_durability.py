@@ -1,0 +1,250 @@
+"""Nothing that a client was told to the end is missing from the pool, or in it twice."""
+
+import asyncio
+import dataclasses
+import json
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psycopg
+import pytest
+from django.db import connection
+
+from apps.core.contracts.exchange import ExchangeRecord
+from apps.gateway import writer as writer_module
+from apps.gateway.database import connect
+from apps.gateway.replay import replay_once
+from apps.gateway.spool import Spool
+from apps.gateway.writer import ExchangeWriter
+from apps.trajectories.exchange_log import CHANNEL, insert_exchanges
+from apps.trajectories.models import Exchange
+from tests.apps.gateway.conftest import GatewayServer, chat, wait_until
+from tests.apps.gateway.test_spool import make_record
+from tests.fakes.engine import FakeEngine
+from tests.fakes.proxy import Proxy
+
+PATH = "/v1/chat/completions"
+
+
+def test_the_record_has_the_tables_columns() -> None:
+    columns = {field.attname for field in Exchange._meta.concrete_fields}
+
+    assert {field.name for field in dataclasses.fields(ExchangeRecord)} == columns - {"folded_at", "fold_error"}
+
+
+def test_a_record_is_written_once_and_the_recorder_told(transactional_db: None) -> None:
+    record = make_record()
+
+    async def write_twice() -> list[str]:
+        async with await connect() as writing, await connect() as listening:
+            await listening.execute(f"LISTEN {CHANNEL}")
+            await insert_exchanges(writing, [record, make_record()])
+            await insert_exchanges(writing, [record])
+            return [notice.channel async for notice in listening.notifies(timeout=0.5)]
+
+    assert asyncio.run(write_twice()) == [CHANNEL] * 2
+    exchange = Exchange.objects.get(id=record.id)
+    assert Exchange.objects.count() == 2
+    for field in dataclasses.fields(ExchangeRecord):
+        kept, given = getattr(exchange, field.name), getattr(record, field.name)
+        kept = bytes(kept) if isinstance(kept, memoryview) else kept
+        assert (tuple(map(bytes, kept)) if isinstance(given, tuple) else kept) == given, field.name
+
+
+def test_the_row_is_there_when_the_last_byte_is(http: httpx.Client) -> None:
+    """Read on another connection at the very moment that the end mark has come."""
+    for _ in range(20):
+        with http.stream("POST", PATH, json=chat(stream=True)) as response:
+            for line in response.iter_lines():
+                if 'finish_reason":"stop' in line or line == "data: [DONE]":
+                    assert Exchange.objects.filter(id=response.headers["x-request-id"]).exists()
+        response = http.post(PATH, json=chat())
+        assert Exchange.objects.filter(id=response.headers["x-request-id"]).exists()
+
+
+def test_the_end_is_held_back_while_the_commit_is_under_way(
+    http: httpx.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    may_commit = threading.Event()
+
+    async def insert_late(connection: Any, records: Any) -> None:
+        await asyncio.to_thread(may_commit.wait, 5)
+        await insert_exchanges(connection, records)
+
+    monkeypatch.setattr(writer_module, "COMMIT_TIMEOUT_S", 10)
+    monkeypatch.setattr(writer_module, "insert_exchanges", insert_late)
+    seen: list[str] = []
+
+    def read() -> None:
+        with http.stream("POST", PATH, json=chat(stream=True)) as response:
+            seen.extend(line for line in response.iter_lines() if line)
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    wait_until(lambda: any("you" in line for line in seen))
+    reader.join(0.3)
+    assert reader.is_alive()
+    assert not any('finish_reason":"stop' in line or "[DONE]" in line for line in seen)
+    may_commit.set()
+    reader.join(5)
+    assert seen[-1] == "data: [DONE]"
+
+
+def test_calls_in_flight_share_a_commit(http: httpx.Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    batches: list[int] = []
+
+    async def insert_slowly(connection: Any, records: Any) -> None:
+        batches.append(len(records))
+        await asyncio.sleep(0.2)
+        await insert_exchanges(connection, records)
+
+    monkeypatch.setattr(writer_module, "insert_exchanges", insert_slowly)
+    with ThreadPoolExecutor(16) as pool:
+        statuses = list(pool.map(lambda _: http.post(PATH, json=chat()).status_code, range(16)))
+
+    assert statuses == [200] * 16
+    assert sum(batches) == 16
+    assert len(batches) <= 4
+
+
+@pytest.fixture
+def postgres(transactional_db: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[Proxy]:
+    """Postgres as the gateway sees it; the test itself keeps its own connection."""
+    entry = connection.settings_dict
+    proxy = Proxy(Path(entry["HOST"]) / ".s.PGSQL.5432")
+
+    async def connect_through_proxy() -> psycopg.AsyncConnection[tuple[Any, ...]]:
+        return await psycopg.AsyncConnection.connect(
+            host="127.0.0.1",
+            port=proxy.port,
+            dbname=entry["NAME"],
+            user=entry["USER"],
+            autocommit=True,
+            connect_timeout=2,
+        )
+
+    for module in ("writer", "replay", "trajectory_gate"):
+        monkeypatch.setattr(f"apps.gateway.{module}.connect", connect_through_proxy)
+    yield proxy
+    proxy.close()
+
+
+@pytest.fixture
+def proxied_http(postgres: Proxy, world: None, secret: str) -> Iterator[httpx.Client]:
+    headers = {"Authorization": f"Bearer {secret}"}
+    with GatewayServer() as server, httpx.Client(base_url=server.url, headers=headers, timeout=30) as client:
+        yield client
+
+
+@pytest.mark.parametrize("is_streamed", [False, True])
+def test_agents_are_served_while_postgres_is_away_and_the_spool_is_replayed_once(
+    proxied_http: httpx.Client, postgres: Proxy, spool_dir: Path, *, is_streamed: bool
+) -> None:
+    ids = [proxied_http.post(PATH, json=chat()).headers["x-request-id"]]
+    postgres.shut()
+    for n in range(5):
+        response = proxied_http.post(PATH, json=chat(stream=is_streamed))
+        assert response.status_code == 200
+        assert response.elapsed.total_seconds() < 1, n
+        ids.append(response.headers["x-request-id"])
+    assert Exchange.objects.count() == 1
+    assert not proxied_http.get("/readyz").json()["database"]
+    assert list(spool_dir.glob("*.spool"))
+    postgres.open()
+    wait_until(lambda: Exchange.objects.count() == 6)
+    wait_until(lambda: not list(spool_dir.glob("*.spool")))
+    ids.append(proxied_http.post(PATH, json=chat()).headers["x-request-id"])
+
+    assert sorted(Exchange.objects.values_list("id", flat=True)) == sorted(ids)
+    assert all(Exchange.objects.values_list("is_exact", flat=True))
+
+
+def test_a_postgres_that_hangs_holds_nobody_up_for_long(
+    proxied_http: httpx.Client, postgres: Proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(writer_module, "COMMIT_TIMEOUT_S", 0.5)
+    assert proxied_http.post(PATH, json=chat()).status_code == 200
+    postgres.freeze()
+    seconds = [proxied_http.post(PATH, json=chat()).elapsed.total_seconds() for _ in range(3)]
+    assert max(seconds) < 2
+    postgres.thaw()
+
+    wait_until(lambda: Exchange.objects.count() == 4, timeout_s=15)
+
+
+def test_a_record_that_postgres_refuses_holds_up_no_other(transactional_db: None, tmp_path: Path) -> None:
+    spool = Spool(tmp_path)
+    poison = [make_record(session_key="x" * 500), make_record(error="nul \x00"), make_record(status="y" * 50)]
+    good = [make_record() for _ in range(4)]
+    records = [good[0], poison[0], good[1], poison[1], poison[2], good[2], good[3]]
+
+    async def write() -> int:
+        writer = ExchangeWriter(spool)
+        await writer.start()
+        await asyncio.gather(*(writer.commit(record) for record in records))
+        assert writer.is_connected
+        await writer.stop()
+        return writer.n_lost
+
+    assert asyncio.run(write()) == 0
+    assert set(Exchange.objects.values_list("id", flat=True)) == {record.id for record in good}
+    assert {path.stem for path in spool.refused.iterdir()} == {record.id for record in poison}
+
+
+def test_a_poisonous_record_in_the_spool_is_set_aside_too(transactional_db: None, tmp_path: Path) -> None:
+    spool, good, poison = Spool(tmp_path), make_record(), make_record(session_key="x" * 500)
+    spool.append([poison, good])
+
+    assert asyncio.run(replay_once(spool)) == 2
+    assert spool.is_empty()
+    assert Exchange.objects.get().id == good.id
+    assert [path.stem for path in spool.refused.iterdir()] == [poison.id]
+
+
+def test_a_replay_that_died_before_the_end_is_done_again(transactional_db: None, tmp_path: Path) -> None:
+    spool, records = Spool(tmp_path), [make_record() for _ in range(3)]
+    spool.append(records)
+
+    async def write_some_then_replay() -> int:
+        async with await connect() as connection:
+            await insert_exchanges(connection, records[:2])
+        return await replay_once(spool)
+
+    assert asyncio.run(write_some_then_replay()) == 3
+    assert Exchange.objects.count() == 3
+
+
+def test_a_call_is_answered_even_if_the_disk_fails_too(
+    transactional_db: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def refuse() -> None:
+        raise psycopg.OperationalError("away")
+
+    monkeypatch.setattr(writer_module, "connect", refuse)
+    spool_file = tmp_path / "file"
+    spool_file.write_text("no folder can be made here")
+
+    async def write() -> int:
+        writer = ExchangeWriter(Spool(spool_file / "spool"))
+        await writer.start()
+        await asyncio.wait_for(writer.commit(make_record()), 5)
+        await writer.stop()
+        return writer.n_lost
+
+    assert asyncio.run(write()) == 1
+
+
+def test_what_was_kept_is_what_was_sent(http: httpx.Client, engine: FakeEngine) -> None:
+    """Many calls at once, streamed and not: each answer stands under its own id with its own tokens."""
+    with ThreadPoolExecutor(8) as pool:
+        answers = list(pool.map(lambda n: http.post(PATH, json=chat(stream=n % 2 == 0)), range(40)))
+
+    rows = {row.id: row for row in Exchange.objects.all()}
+    assert sorted(rows) == sorted(answer.headers["x-request-id"] for answer in answers)
+    assert all(row.is_exact for row in rows.values())
+    sampled = {json.dumps(call.choices[0].token_ids) for call in engine.calls}
+    assert len(sampled) == 40

@@ -1,0 +1,195 @@
+"""Which weights a name means, which engine has them, and how soon a change is heard."""
+
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+
+import httpx
+import pytest
+from django.db import DatabaseError
+from django.utils import timezone
+
+from apps.accounts.models import Agent, ApiKey, Scope
+from apps.accounts.services import create_key
+from apps.core.notices import ROUTES_CHANGED, notify_processes
+from apps.gateway import routes
+from apps.gateway.routes import Snapshot, load_snapshot
+from apps.registry.models import (
+    Alias,
+    AliasName,
+    Deployment,
+    DeploymentState,
+    Engine,
+    EngineState,
+    Version,
+    VersionState,
+)
+from tests.apps.gateway.conftest import GatewayServer, chat, wait_until
+from tests.factories.accounts import ApiKeyFactory
+from tests.factories.registry import AliasFactory, EngineFactory, VersionFactory
+from tests.fakes.engine import FakeEngine
+
+PATH = "/v1/chat/completions"
+
+
+def load_in_thread() -> Snapshot:
+    """Load it where the gateway does, in a thread whose connection it may close."""
+    with ThreadPoolExecutor(1) as threads:
+        return threads.submit(load_snapshot).result()
+
+
+@pytest.fixture
+def adapter(version: Version, engine_row: Engine) -> Version:
+    """Version 1, an adapter, loaded on the engine but not live."""
+    adapter = VersionFactory.create(
+        policy=version.policy, number=1, adapter_path="/adapters/1", engine_name="otter-v1-abc"
+    )
+    Deployment.objects.create(version=adapter, engine=engine_row, state=DeploymentState.LOADED)
+    return adapter
+
+
+def test_every_name_of_a_policy_is_known(adapter: Version, key: ApiKey) -> None:
+    AliasFactory.create(version=adapter, name=AliasName.CANDIDATE)
+    project_id = key.agent.project_id
+    snapshot = load_in_thread()
+
+    found = {
+        name: version.label if (version := snapshot.find_version(project_id, name)) else None
+        for name in [
+            "otter",
+            "default",
+            "otter@live",
+            "otter@candidate",
+            "otter@v0",
+            "otter@v1",
+            "otter@previous",
+            "cat",
+        ]
+    }
+    assert found == {
+        "otter": "otter@v0",
+        "default": "otter@v0",
+        "otter@live": "otter@v0",
+        "otter@candidate": "otter@v1",
+        "otter@v0": "otter@v0",
+        "otter@v1": "otter@v1",
+        "otter@previous": None,
+        "cat": None,
+    }
+
+
+def test_versions_that_are_not_ready_have_no_name(version: Version, key: ApiKey) -> None:
+    VersionFactory.create(policy=version.policy, number=1, adapter_path="/a/1", state=VersionState.PUBLISHED)
+
+    assert load_in_thread().find_version(key.agent.project_id, "otter@v1") is None
+
+
+def test_engines_are_those_that_have_the_weights_the_healthy_first(
+    adapter: Version, engine_row: Engine, key: ApiKey
+) -> None:
+    down = EngineFactory.create(state=EngineState.DOWN)
+    EngineFactory.create(base_model="another")
+    EngineFactory.create(is_enabled=False)
+    Deployment.objects.create(version=adapter, engine=down, state=DeploymentState.UNLOADED)
+    snapshot = load_in_thread()
+    base = snapshot.find_version(key.agent.project_id, "otter")
+    lora = snapshot.find_version(key.agent.project_id, "otter@v1")
+    assert base is not None
+    assert lora is not None
+
+    assert [engine.id for engine in snapshot.find_engines(base)] == [engine_row.id, down.id]
+    assert [engine.id for engine in snapshot.find_engines(lora)] == [engine_row.id]
+
+
+def test_keys_end_with_their_time(transactional_db: None, key: ApiKey, agent: Agent) -> None:
+    ApiKeyFactory.create(agent=agent, secret="claw-old", expires_at=timezone.now() - timedelta(seconds=1))
+    ApiKeyFactory.create(agent=agent, secret="claw-soon", expires_at=timezone.now() + timedelta(milliseconds=200))
+    snapshot = load_in_thread()
+
+    assert snapshot.find_key("claw-old") is None
+    assert snapshot.find_key("claw-soon") is not None
+    wait_until(lambda: snapshot.find_key("claw-soon") is None)
+
+
+def test_a_switched_alias_is_heard_at_once(http: httpx.Client, adapter: Version, engine: FakeEngine) -> None:
+    first = http.post(PATH, json=chat())
+    Alias.objects.filter(policy=adapter.policy).update(version=adapter)
+    notify_processes(ROUTES_CHANGED)
+    wait_until(lambda: http.post(PATH, json=chat()).headers["x-claw-version"] == "otter@v1", timeout_s=2)
+
+    assert first.headers["x-claw-version"] == "otter@v0"
+    assert engine.calls[0].body["model"] == "tiny"
+    assert engine.calls[-1].body["model"] == "otter-v1-abc"
+
+
+def test_a_call_in_flight_ends_on_the_version_it_began_with(
+    http: httpx.Client, adapter: Version, engine: FakeEngine
+) -> None:
+    engine.script.pause_s = 0.1
+    with http.stream("POST", PATH, json=chat(stream=True)) as response:
+        Alias.objects.filter(policy=adapter.policy).update(version=adapter)
+        notify_processes(ROUTES_CHANGED)
+        assert "data: [DONE]" in list(response.iter_lines())
+
+    assert response.headers["x-claw-version"] == "otter@v0"
+
+
+def test_a_new_key_works_at_once(gateway: GatewayServer, agent: Agent) -> None:
+    _, secret = create_key(agent=agent, actor="test", scope=Scope.AGENT)
+
+    def call() -> int:
+        return httpx.post(gateway.url + PATH, json=chat(), headers={"Authorization": f"Bearer {secret}"}).status_code
+
+    wait_until(lambda: call() == 200, timeout_s=2)
+
+
+def test_the_last_snapshot_serves_while_postgres_is_away(http: httpx.Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail() -> routes.Snapshot:
+        raise DatabaseError("away")
+
+    monkeypatch.setattr(routes, "load_snapshot", fail)
+    notify_processes(ROUTES_CHANGED)
+    assert http.post(PATH, json=chat()).status_code == 200
+    assert http.post(PATH, json=chat(), headers={"Authorization": "Bearer claw-new"}).status_code == 401
+    assert http.post(PATH, json=chat()).status_code == 200
+
+
+def test_without_any_snapshot_it_says_that_it_is_starting(
+    key: ApiKey, secret: str, monkeypatch: pytest.MonkeyPatch, spool_dir: object
+) -> None:
+    def fail() -> routes.Snapshot:
+        raise DatabaseError("away")
+
+    monkeypatch.setattr(routes, "load_snapshot", fail)
+    with GatewayServer() as gateway:
+        response = httpx.post(gateway.url + PATH, json=chat(), headers={"Authorization": f"Bearer {secret}"})
+    assert response.status_code == 503
+    assert response.headers["retry-after"]
+
+
+def test_models_are_listed_with_the_version_they_mean(http: httpx.Client, adapter: Version) -> None:
+    AliasFactory.create(version=adapter, name=AliasName.CANDIDATE)
+    notify_processes(ROUTES_CHANGED)
+
+    def names() -> dict[str, str]:
+        return {card["id"]: card["version"] for card in http.get("/v1/models").json()["data"]}
+
+    wanted = {"otter": "otter@v0", "default": "otter@v0", "otter@candidate": "otter@v1"}
+    wait_until(lambda: names() == wanted)
+    assert http.get("/v1/models/otter@v1").json()["version"] == "otter@v1"
+    assert http.get("/v1/models/cat").json()["error"]["code"] == "model_not_found"
+
+
+def test_models_need_a_key(gateway: GatewayServer) -> None:
+    assert httpx.get(gateway.url + "/v1/models").status_code == 401
+    assert httpx.get(gateway.url + "/v1/models/otter").status_code == 401
+
+
+def test_health_says_what_is_missing(http: httpx.Client, engine_row: Engine) -> None:
+    assert http.get("/healthz").json() == {"status": "up"}
+    wait_until(lambda: http.get("/readyz").status_code == 200)
+    engine_row.state = EngineState.DOWN
+    engine_row.save()
+    notify_processes(ROUTES_CHANGED)
+    wait_until(lambda: http.get("/readyz").status_code == 503)
+    ready = http.get("/readyz").json()
+    assert (ready["database"], ready["redis"], ready["engine"]) == (True, True, False)
