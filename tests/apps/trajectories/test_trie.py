@@ -83,7 +83,7 @@ def tokenise(sent: list[dict[str, Any]]) -> list[int]:
 @pytest.mark.django_db
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(script=moves(), is_named=st.booleans())
-def test_a_conversation_comes_back_exactly(script: list[dict[str, Any]], is_named: bool) -> None:  # noqa: FBT001
+def test_a_conversation_comes_back_exactly(script: list[dict[str, Any]], is_named: bool) -> None:
     key = ApiKeyFactory.create()
     named = TrajectoryFactory.create(agent=key.agent).id if is_named else ""
     sent = play(script, key=key, trajectory_id=named)
