@@ -204,10 +204,11 @@ def _fingerprint(files: list[Path]) -> str:
 
 
 def _is_alive(venv: Path) -> bool:
-    python = venv / "bin" / "python"
-    if not python.exists():
+    try:
+        done = subprocess.run([venv / "bin" / "python", "-c", "import pip"], capture_output=True, check=False)
+    except OSError:  # not there, half written, or the interpreter below it is gone
         return False
-    return subprocess.run([python, "-c", "import pip"], capture_output=True, check=False).returncode == 0
+    return done.returncode == 0
 
 
 def _add_root_to_path(venv: Path) -> None:

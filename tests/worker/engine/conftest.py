@@ -1,0 +1,3 @@
+"""The tests under ml/ need transformers: `test_in_ml_environment.py` runs them in the environment that has it."""
+
+collect_ignore = ["ml"]

@@ -1,0 +1,144 @@
+"""Runs the tests under ml/ where transformers is, and starts a real engine on the tiny model."""
+
+import json
+import re
+import socket
+import subprocess
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.conf import settings
+
+from worker.host import health
+
+pytestmark = [pytest.mark.real, pytest.mark.timeout(600)]
+ROOT = Path(__file__).resolve().parents[3]
+START_S = 240
+TOOL = {"type": "function", "function": {"name": "get_weather", "parameters": {"type": "object", "properties": {}}}}
+
+
+@pytest.fixture(scope="module")
+def ml_python() -> str:
+    python = Path(settings.CLAW.ml_python)
+    if not python.exists():
+        pytest.fail(f"there is no ML environment at {python}: run `make setup`")
+    return str(python)
+
+
+def test_the_tests_that_need_transformers_pass(ml_python: str) -> None:
+    folder = "tests/worker/engine/ml"
+    command = [
+        ml_python,
+        "-m",
+        "pytest",
+        folder,
+        "-c",
+        f"{folder}/pytest.ini",
+        "--rootdir",
+        ".",
+        "--confcutdir",
+        folder,
+    ]
+    answer = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert answer.returncode == 0, answer.stdout[-5000:]
+    passed = re.search(r"(\d+) passed", answer.stdout)
+    assert passed is not None
+    assert int(passed[1]) >= 19
+
+
+class Engine:
+    """A running engine, asked by HTTP."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+
+    def post(self, path: str, body: dict[str, Any]) -> bytes:
+        request = urllib.request.Request(  # noqa: S310
+            self.url + path, data=json.dumps(body).encode(), headers={"Content-Type": "application/json"}
+        )
+        with urllib.request.urlopen(request, timeout=120) as answer:  # noqa: S310
+            read: bytes = answer.read()
+            return read
+
+    def chat(self, **fields: Any) -> bytes:
+        body = {"model": "tiny", "messages": [{"role": "user", "content": "Hello"}], "max_tokens": 6, **fields}
+        return self.post("/v1/chat/completions", body)
+
+
+@pytest.fixture(scope="module")
+def engine(ml_python: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
+    folder = tmp_path_factory.mktemp("engine")
+    subprocess.run([ml_python, "-m", "worker.engine.models.tiny", str(folder / "tiny")], cwd=ROOT, check=True)
+    with closing(socket.socket()) as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    words = ["--model", str(folder / "tiny"), "--served-name", "tiny", "--port", str(port), "--max-model-len", "256"]
+    with (folder / "engine.log").open("wb") as log:
+        process = subprocess.Popen(
+            [ml_python, "-m", "worker.engine", *words], cwd=ROOT, stdout=log, stderr=subprocess.STDOUT
+        )
+    try:
+        health.wait_until_healthy(
+            "engine",
+            lambda: health.check_http(f"http://127.0.0.1:{port}/health"),
+            timeout_s=START_S,
+            death=lambda: None if process.poll() is None else (folder / "engine.log").read_text()[-3000:],
+            every_s=0.5,
+        )
+        yield Engine(f"http://127.0.0.1:{port}")
+    finally:
+        process.terminate()
+        process.wait(timeout=60)
+
+
+def test_an_answer_carries_its_exact_tokens(engine: Engine) -> None:
+    answer = json.loads(engine.chat(return_token_ids=True, logprobs=True, tools=[TOOL]))
+    choice = answer["choices"][0]
+    assert len(answer["prompt_token_ids"]) == answer["usage"]["prompt_tokens"]
+    assert len(choice["token_ids"]) == answer["usage"]["completion_tokens"] == len(choice["logprobs"]["content"])
+    assert all(item["logprob"] <= 0 for item in choice["logprobs"]["content"])
+
+
+def test_a_stream_carries_the_same_tokens(engine: Engine) -> None:
+    fields = {"return_token_ids": True, "logprobs": True, "temperature": 0}
+    whole = json.loads(engine.chat(**fields))
+    lines = engine.chat(**fields, stream=True).decode().splitlines()
+    chunks = [json.loads(line[6:]) for line in lines if line.startswith("data: {")]
+    assert chunks[0]["prompt_token_ids"] == whole["prompt_token_ids"]
+    streamed = [token for chunk in chunks for token in chunk["choices"][0].get("token_ids") or []]
+    assert streamed == whole["choices"][0]["token_ids"]
+
+
+def test_log_probs_are_those_at_the_sampling_temperature(engine: Engine) -> None:
+    greedy = json.loads(engine.chat(temperature=0, logprobs=True))["choices"][0]["logprobs"]["content"]
+    hot = json.loads(engine.chat(temperature=100, logprobs=True))["choices"][0]["logprobs"]["content"]
+    assert greedy[0]["logprob"] > -6
+    assert all(abs(item["logprob"] + 6.2) < 0.5 for item in hot)  # ln 512 = 6.24: all but uniform
+
+
+def test_an_over_long_prompt_is_refused_in_words(engine: Engine) -> None:
+    with pytest.raises(urllib.error.HTTPError) as refused:
+        engine.chat(messages=[{"role": "user", "content": "weather " * 400}])
+    assert refused.value.code == 400
+    assert "maximum context length" in json.loads(refused.value.read())["error"]["message"]
+
+
+def test_repeated_prefixes_are_cached(engine: Engine) -> None:
+    prompt = list(range(3, 131))
+    for _ in range(2):
+        engine.post("/v1/completions", {"model": "tiny", "prompt": prompt, "max_tokens": 1})
+    deadline = time.monotonic() + 10
+    while time.monotonic() < deadline:
+        with urllib.request.urlopen(f"{engine.url}/metrics", timeout=10) as answer:  # noqa: S310
+            text = answer.read().decode()
+        hits = re.search(r"^vllm:prefix_cache_hits_total\{[^}]*\} (\S+)", text, re.MULTILINE)
+        if hits and float(hits[1]) >= 96:
+            return
+        time.sleep(0.2)
+    pytest.fail("the engine cached no prefix")
