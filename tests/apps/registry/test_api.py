@@ -11,6 +11,7 @@ from apps.registry.models import AliasName, Engine, Policy, Version
 from apps.registry.refresh import refresh_version
 from apps.registry.services import mark_ready
 from tests.apps.registry.conftest import Publish, number_of
+from tests.factories.registry import PolicyFactory, VersionFactory
 from tests.fake_engine import FakeEngine
 
 ClientOf = Callable[[User], APIClient]
@@ -101,8 +102,6 @@ def test_another_teams_version_looks_like_a_missing_one(
 def test_another_teams_version_cannot_be_put_live(
     manage_client: APIClient, policy: Policy, version: Version, other_project: object
 ) -> None:
-    from tests.factories.registry import PolicyFactory, VersionFactory
-
     foreign = VersionFactory.create(policy=PolicyFactory.create(project=other_project))
     assert manage_client.post(LIVE, {"version": foreign.id}).status_code == 404
 

@@ -9,6 +9,7 @@ from django.utils import timezone
 
 from apps.accounts.access import Caller
 from apps.accounts.models import Agent, Project, User
+from apps.core.contracts.checksum import hash_folder
 from apps.core.contracts.training import AdapterFiles, Probe, TrainBatch, TrainerEvent
 from apps.registry import services as registry
 from apps.registry.models import Policy, Version
@@ -39,7 +40,11 @@ def add_trajectory(agent: Agent, base: Version) -> AddTrajectory:
     """Return a function that adds a trajectory which is ready to train on, unless told otherwise."""
 
     def add(
-        *, reward: float | None = 1.0, version: Version | None = None, steps: Sequence[dict[str, Any]] = ({},), **fields: Any
+        *,
+        reward: float | None = 1.0,
+        version: Version | None = None,
+        steps: Sequence[dict[str, Any]] = ({},),
+        **fields: Any,
     ) -> Trajectory:
         state = {"state": TrajectoryState.COMPLETE, "completed_at": timezone.now()}
         row = TrajectoryFactory.create(agent=agent, reward=reward, n_steps=len(steps), **{**state, **fields})
@@ -82,8 +87,6 @@ def claim(run: Run) -> Attempt:
 
 def finish_step(batch: TrainBatch, folder: Path) -> TrainerEvent:
     """Return the event of a trainer that trained on this batch; its adapter is on disk."""
-    from apps.core.contracts.checksum import hash_folder
-
     adapter = folder / f"step-{batch.step:06d}"
     adapter.mkdir(parents=True, exist_ok=True)
     (adapter / "adapter_config.json").write_text("{}")

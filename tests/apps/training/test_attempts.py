@@ -151,9 +151,7 @@ def test_a_lost_message_is_sent_again_once_in_a_while(launch: LaunchRun, two_rea
     assert sent == [run.id]
 
 
-def test_the_status_line_is_only_for_running_runs(
-    launch: LaunchRun, two_ready: Ready, owner_caller: Caller
-) -> None:
+def test_the_status_line_is_only_for_running_runs(launch: LaunchRun, two_ready: Ready, owner_caller: Caller) -> None:
     attempt = claim(launch())
     attempts.set_status(attempt, "x" * 400)
     assert reread(attempt).status_line == "x" * 300
@@ -179,5 +177,3 @@ def test_of_many_workers_one_claims(launch: LaunchRun, two_ready: Ready) -> None
     for thread in threads:
         thread.join()
     assert len([attempt for attempt in claimed if attempt]) == 1
-
-

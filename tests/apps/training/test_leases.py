@@ -73,9 +73,7 @@ def test_what_is_not_ready_never_blocks_what_is(launch: LaunchRun, add_trajector
     assert trajectories_of(lease(claim(launch()))) == [row.id for row in ready]
 
 
-def test_kept_out_trajectories_and_steps_are_not_trained_on(
-    launch: LaunchRun, add_trajectory: AddTrajectory
-) -> None:
+def test_kept_out_trajectories_and_steps_are_not_trained_on(launch: LaunchRun, add_trajectory: AddTrajectory) -> None:
     """Fault 4 of the reference: curation never reached training."""
     add_trajectory(is_excluded=True)
     bad = [
@@ -105,7 +103,9 @@ def test_a_trajectory_is_trained_once(attempt: Attempt, tmp_path: Path) -> None:
     assert leases.lease_batch(attempt, step=2) is None
 
 
-def test_stale_steps_are_left_out(launch: LaunchRun, add_trajectory: AddTrajectory, base: Version, tmp_path: Path) -> None:
+def test_stale_steps_are_left_out(
+    launch: LaunchRun, add_trajectory: AddTrajectory, base: Version, tmp_path: Path
+) -> None:
     for reward in (1.0, 0.0, 1.0, 0.0):
         add_trajectory(reward=reward)
     attempt = claim(launch(max_staleness=0))
@@ -232,9 +232,7 @@ def test_a_step_without_a_lease_is_refused(attempt: Attempt, two_ready: Ready, t
         leases.acknowledge_step(attempt, finish_step(batch, tmp_path))
 
 
-def test_a_cancelled_runs_batch_goes_back_to_the_pool(
-    attempt: Attempt, launch: LaunchRun, two_ready: Ready
-) -> None:
+def test_a_cancelled_runs_batch_goes_back_to_the_pool(attempt: Attempt, launch: LaunchRun, two_ready: Ready) -> None:
     lease(attempt)
     attempts.end_attempt(attempt, run_state=RunState.CANCELLED)
     assert Batch.objects.get().state == BatchState.RELEASED
@@ -311,7 +309,7 @@ def test_many_workers_leasing_at_once_get_one_batch(attempt: Attempt, add_trajec
     for thread in threads:
         thread.join()
     assert len(found) == 6
-    assert len({batch for batch in found}) == 1
+    assert len(set(found)) == 1
     assert Batch.objects.count() == 1
     assert BatchTrajectory.objects.count() == 2
 

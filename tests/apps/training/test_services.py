@@ -45,9 +45,7 @@ def test_the_same_idempotency_key_returns_the_same_run(
     project: Project, owner_caller: Caller, two_ready: Ready
 ) -> None:
     runs = [
-        services.launch_run(
-            project=project, caller=owner_caller, recipe=RECIPE, selection={}, idempotency_key="monday"
-        )
+        services.launch_run(project=project, caller=owner_caller, recipe=RECIPE, selection={}, idempotency_key="monday")
         for _ in range(2)
     ]
     assert runs[0].pk == runs[1].pk
@@ -62,7 +60,7 @@ def test_a_second_run_in_the_project_is_refused(launch: LaunchRun, two_ready: Re
 
 def test_the_database_refuses_a_second_active_run(launch: LaunchRun, two_ready: Ready) -> None:
     run = launch()
-    run.pk = None  # type: ignore[assignment]
+    run.pk = None
     run.id = "run_other"
     with pytest.raises(IntegrityError, match="one_active_run_a_project"), transaction.atomic():
         run.save(force_insert=True)
@@ -88,7 +86,11 @@ def test_a_project_without_a_policy_has_nothing_to_train(project: Project, owner
 
 @pytest.mark.parametrize(
     ("recipe", "field"),
-    [({"learning_rte": 1.0}, "recipe.learning_rte"), ({"n_steps": 0}, "recipe.n_steps"), ({"n_steps": "x"}, "recipe.n_steps")],
+    [
+        ({"learning_rte": 1.0}, "recipe.learning_rte"),
+        ({"n_steps": 0}, "recipe.n_steps"),
+        ({"n_steps": "x"}, "recipe.n_steps"),
+    ],
 )
 def test_an_unknown_or_wrong_setting_is_named(
     launch: LaunchRun, two_ready: Ready, recipe: dict[str, object], field: str

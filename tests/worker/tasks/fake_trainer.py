@@ -1,4 +1,4 @@
-"""A trainer that trains nothing but keeps to the run folder's protocol, in a process of its own: `fake_trainer RUN_DIR`.
+"""A trainer that trains nothing but keeps to the run folder's protocol, in a process of its own.
 
 The environment variable FAKE_TRAINER says how it misbehaves: `crash:2` (dies in step 2 with words on stderr), `fail:2`
 (tells that step 2 failed), `late:1` (dies between checkpoint and event), `silent` (never ready), `stuck` (takes a batch
@@ -36,7 +36,7 @@ _asked_to_stop: list[int] = []
 
 
 def is_bad(mode: str, step: int) -> bool:
-    return MODE == mode and int(STEP or 0) == step
+    return mode == MODE and int(STEP or 0) == step
 
 
 def should_stop(run_dir: Path) -> bool:

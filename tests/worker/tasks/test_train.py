@@ -163,9 +163,7 @@ def test_a_step_that_never_ends_is_ended(run: Run, misbehave: Misbehave) -> None
     assert_nothing_is_left(attempt)
 
 
-def test_a_cancelled_run_ends_with_its_batch_given_back(
-    run: Run, misbehave: Misbehave, owner_caller: Caller
-) -> None:
+def test_a_cancelled_run_ends_with_its_batch_given_back(run: Run, misbehave: Misbehave, owner_caller: Caller) -> None:
     misbehave("stuck")
     attempt = claim(run)
     thread = later(lambda: services.cancel_run(run=run, caller=owner_caller), when=lambda: has_batch(run, 1))
@@ -249,9 +247,7 @@ def test_it_stops_when_its_version_fails_its_check(launch: LaunchRun, add_trajec
     assert reread(run).error == "version 1 did not pass its check: other weights"
 
 
-def test_an_attempt_that_was_taken_over_ends_its_trainer_and_changes_nothing(
-    run: Run, misbehave: Misbehave
-) -> None:
+def test_an_attempt_that_was_taken_over_ends_its_trainer_and_changes_nothing(run: Run, misbehave: Misbehave) -> None:
     misbehave("deaf")
 
     def lose() -> None:
