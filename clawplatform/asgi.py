@@ -1,6 +1,7 @@
 """One ASGI process: the gateway (Starlette) takes the token path, Channels the sockets, Django everything else."""
 
 import os
+from typing import cast
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "clawplatform.settings")
 
@@ -11,10 +12,12 @@ django_application = get_asgi_application()  # Loads the apps; what follows may 
 from channels.auth import AuthMiddlewareStack
 from channels.routing import ProtocolTypeRouter, URLRouter
 from channels.security.websocket import AllowedHostsOriginValidator
+from starlette.types import ASGIApp
 
 from apps.console.routing import websocket_urlpatterns
 from apps.gateway.app import GatewayDoor
 from clawplatform import celery as celery
 
 sockets = AllowedHostsOriginValidator(AuthMiddlewareStack(URLRouter(websocket_urlpatterns)))
-application = GatewayDoor(ProtocolTypeRouter({"http": django_application, "websocket": sockets}))
+rest = ProtocolTypeRouter({"http": django_application, "websocket": sockets})
+application = GatewayDoor(cast("ASGIApp", rest))  # Channels' stubs type the scope more narrowly than ASGI does
