@@ -1,4 +1,4 @@
-"""The only reader of environment variables on the web side. `.env.example` lists the same names; a test compares them."""
+"""The only reader of environment variables on the web side. `.env.example` shows the same names; a test compares."""
 
 import secrets
 from functools import cache

@@ -74,9 +74,7 @@ def create_project_with_keys(env: Env, *, name: str, agent_names: tuple[str, ...
     membership = admin.memberships.filter(role=Role.OWNER).order_by("created_at").first()
     team = membership.team if membership else create_team(name="Home", owner=admin)
     project = create_project(team=team, name=name, actor=ACTOR)
-    ensure_policy(
-        project=project, slug=project.slug, base_model=env.model_dir.name, base_model_dir=str(env.model_dir)
-    )
+    ensure_policy(project=project, slug=project.slug, base_model=env.model_dir.name, base_model_dir=str(env.model_dir))
     agents = [create_agent(project=project, name=agent_name, actor=ACTOR) for agent_name in agent_names]
     keys = {agent.slug: create_key(agent=agent, actor=ACTOR, created_by=admin)[1] for agent in agents}
     _, manage_key = create_key(agent=agents[0], actor=ACTOR, created_by=admin, scope=Scope.MANAGE)

@@ -6,9 +6,9 @@ import django_stubs_ext
 import structlog
 from csp.constants import SELF
 
+from apps.core.contracts.tasks import CLOSE_IDLE_TRAJECTORIES, QUEUE_CPU, RECONCILE_ENGINES, RESCUE_RUNS, ROUTES
 from clawplatform.databases import broker_url, data_folder, read_database, read_redis_url
 from clawplatform.env import ROOT, read_env, read_secret_key
-from apps.core.contracts.tasks import CLOSE_IDLE_TRAJECTORIES, QUEUE_CPU, RECONCILE_ENGINES, RESCUE_RUNS, ROUTES
 
 django_stubs_ext.monkeypatch()
 

@@ -1,4 +1,4 @@
-"""`manage.py create_project`: a project with its policy, agents and keys, for scripts. Prints the secrets as JSON, once."""
+"""`manage.py create_project`: a project with policy, agents and keys, for scripts. Prints the secrets as JSON, once."""
 
 import json
 from typing import Any

@@ -2,8 +2,9 @@
 
 from typing import Any
 
-from django.core.management.base import BaseCommand, CommandParser
+from django.core.management.base import BaseCommand, CommandError, CommandParser
 
+from apps.core.errors import ServiceError
 from clawplatform.env import read_env
 from clawplatform.seeding import credentials_path, seed_platform
 
@@ -16,5 +17,8 @@ class Command(BaseCommand):
 
     def handle(self, *_args: Any, **options: Any) -> None:
         env = read_env()
-        seeded = seed_platform(env, engine_urls=(*env.engine_urls, *options["engine_url"]))
+        try:
+            seeded = seed_platform(env, engine_urls=(*env.engine_urls, *options["engine_url"]))
+        except ServiceError as error:
+            raise CommandError(error.message) from error
         self.stdout.write(f"project {seeded.project}, admin {seeded.email}; secrets are in {credentials_path(env)}")

@@ -10,6 +10,7 @@ from typing import Any, NoReturn
 from django.core.management import call_command
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
+from apps.core.errors import ServiceError
 from clawplatform.databases import EMBEDDED_DATABASE
 from clawplatform.env import ROOT, Env, read_env
 from clawplatform.seeding import Seeded, credentials_path, seed_platform
@@ -37,6 +38,8 @@ class Command(BaseCommand):
                 self._run(env, Platform(make_plan(env, has_engine=has_engine), say=self._say))
         except HostError as error:
             raise CommandError(str(error)) from error
+        except ServiceError as error:
+            raise CommandError(error.message) from error
 
     def _run(self, env: Env, platform: Platform) -> None:
         try:
