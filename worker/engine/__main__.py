@@ -18,6 +18,7 @@ def parse_settings(arguments: list[str] | None = None) -> EngineSettings:
     parser.add_argument("--max-model-len", type=int, default=2048, help="tokens of prompt and answer together")
     parser.add_argument("--max-loras", type=int, default=4, help="adapters that can answer at the same moment")
     parser.add_argument("--max-lora-rank", type=int, default=32)
+    parser.add_argument("--gpu-memory-share", type=float, default=0.5, help="part of the GPU's memory to take")
     parser.add_argument("--device", choices=["cpu", "cuda"], default=detect_device())
     options = parser.parse_args(arguments)
     try:

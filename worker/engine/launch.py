@@ -35,7 +35,8 @@ class EngineSettings:
     max_loras: int = 4
     max_lora_rank: int = 32
     n_cores: int = 1
-    kv_cache_gib: int = 1
+    kv_cache_gib: int = 1  # CPU only
+    gpu_memory_share: float = 0.5  # vLLM would take nearly all, and a trainer on the same GPU needs the rest
     tool_call_parser: str = "hermes"
 
     def __post_init__(self) -> None:
@@ -48,6 +49,8 @@ class EngineSettings:
             raise EngineSettingsError(f"max_loras must be between 1 and {MAX_CPU_LORAS}, not {self.max_loras}")
         if self.max_model_len < 1:
             raise EngineSettingsError(f"max_model_len must be positive, not {self.max_model_len}")
+        if not 0 < self.gpu_memory_share <= 1:
+            raise EngineSettingsError(f"gpu_memory_share must be above 0 and at most 1, not {self.gpu_memory_share}")
         if not 1 <= self.port <= 65535:
             raise EngineSettingsError(f"port must be between 1 and 65535, not {self.port}")
 
@@ -80,6 +83,8 @@ def _flags(settings: EngineSettings) -> list[str]:
     if settings.device == "cpu":
         flags["--block-size"] = "32"  # with the default, prefixes were never cached on CPU
         switches.append("--enforce-eager")  # compiling costs minutes and gains little on CPU
+    else:
+        flags["--gpu-memory-utilization"] = str(settings.gpu_memory_share)
     return [word for pair in flags.items() for word in pair] + switches
 
 

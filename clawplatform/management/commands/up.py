@@ -14,7 +14,7 @@ from apps.core.errors import ServiceError
 from clawplatform.databases import EMBEDDED_DATABASE
 from clawplatform.env import ROOT, Env, read_env
 from clawplatform.seeding import Seeded, credentials_path, seed_platform
-from worker.host import lock
+from worker.host import health, lock
 from worker.host.banner import Welcome, render_banner
 from worker.host.errors import HostError
 from worker.host.startup import Plan, Platform
@@ -107,6 +107,11 @@ def _environment(env: Env) -> dict[str, str]:
 
 
 def _check_parts(env: Env, *, has_engine: bool) -> None:
+    """Refuse at once what would fail later with less to say."""
+    if env.database_url and (problem := health.check_postgres(env.database_url)):
+        raise HostError(f"DATABASE_URL cannot be used: {problem}")
+    if env.redis_url and (problem := health.check_redis(env.redis_url)):
+        raise HostError(f"REDIS_URL cannot be used: {problem}")
     if not has_engine:
         return
     if not env.ml_python.exists():

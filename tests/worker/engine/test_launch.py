@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -64,6 +65,7 @@ def test_one_core_is_bound_by_its_number(settings: EngineSettings) -> None:
 def test_a_gpu_engine_gets_none_of_the_cpu_settings(settings: EngineSettings) -> None:
     argv, env = build_command(replace(settings, device="cuda"), python="python", base_env={})
     assert not {"--enforce-eager", "--block-size"} & set(argv)
+    assert flag(argv, "--gpu-memory-utilization") == "0.5"
     assert not {name for name in env if name.startswith("VLLM_CPU")}
 
 
@@ -87,12 +89,13 @@ def test_it_refuses_a_folder_that_is_no_model(tmp_path: Path) -> None:
         ({"max_loras": 65}, "max_loras must be between"),
         ({"max_model_len": 0}, "max_model_len must be positive"),
         ({"port": 0}, "port must be between"),
+        ({"gpu_memory_share": 1.5}, "gpu_memory_share must be above 0"),
     ],
 )
-def test_it_refuses_what_vllm_would_refuse_later(model: Path, change: dict[str, int], words: str) -> None:
+def test_it_refuses_what_vllm_would_refuse_later(model: Path, change: dict[str, Any], words: str) -> None:
     settings = EngineSettings(model=model, served_name="base", port=8100)
     with pytest.raises(EngineSettingsError, match=words):
-        replace(settings, **change)  # type: ignore[arg-type]
+        replace(settings, **change)
 
 
 def test_the_command_line_says_what_is_wrong(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
