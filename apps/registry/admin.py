@@ -1,6 +1,7 @@
 """The operator's view of policies, versions and engines. Versions are never edited; engines are switched on and off."""
 
 from django.contrib import admin
+from django.db import models
 
 from apps.core.admin import ReadOnlyAdmin
 from apps.registry.models import Alias, Deployment, Engine, Policy, Version
@@ -31,3 +32,4 @@ class DeploymentAdmin(ReadOnlyAdmin):
 class EngineAdmin(admin.ModelAdmin[Engine]):
     list_display = ["base_url", "base_model", "state", "is_enabled", "last_seen_at"]
     readonly_fields = ["base_model", "state", "last_seen_at", "last_error"]
+    formfield_overrides = {models.URLField: {"assume_scheme": "http"}}

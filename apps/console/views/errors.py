@@ -5,15 +5,15 @@ from django.http import HttpRequest, HttpResponse
 from apps.console.replies import render_error
 
 
-def bad_request(request: HttpRequest, _exception: Exception) -> HttpResponse:
+def bad_request(request: HttpRequest, exception: Exception) -> HttpResponse:  # noqa: ARG001 (Django names it)
     return render_error(request, status=400, detail="The address or the form could not be read. Go back and try again.")
 
 
-def forbidden(request: HttpRequest, _exception: Exception) -> HttpResponse:
+def forbidden(request: HttpRequest, exception: Exception) -> HttpResponse:  # noqa: ARG001 (Django names it)
     return render_error(request, status=403, detail="Your account may not open this. Ask an owner of the team.")
 
 
-def not_found(request: HttpRequest, _exception: Exception) -> HttpResponse:
+def not_found(request: HttpRequest, exception: Exception) -> HttpResponse:  # noqa: ARG001 (Django names it)
     detail = "Nothing lives at this address, or it belongs to a team that you are not in."
     return render_error(request, status=404, detail=detail)
 

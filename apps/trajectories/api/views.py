@@ -34,7 +34,9 @@ SUMMARY_LIMIT = 200
 class TrajectoriesView(APIView):
     """The pool's trajectories."""
 
-    @extend_schema(parameters=[ListQuerySerializer], responses=TrajectoryPageSerializer)
+    @extend_schema(
+        operation_id="v1_trajectories_list", parameters=[ListQuerySerializer], responses=TrajectoryPageSerializer
+    )
     def get(self, request: Request) -> Response:
         """List trajectories, newest first."""
         query = read_fields(ListQuerySerializer, request.query_params)
