@@ -26,17 +26,16 @@ MIN_SHARED_TOKENS = 16  # a shorter common prefix is not worth a pass of its own
 class MicroBatch:
     """What goes through the model at once: P tokens that all samples begin with, computed once, then what differs.
 
-    prefix_ids (1, P), P may be 0. input_ids (B, T): each sample from position P on, padded. The last K + 1 of the T
-    positions hold every completion and the token before it; `targets`, `mask`, `engine_logprobs` (B, K) belong to the
-    tokens at T-K..T-1, predicted from T-K-1..T-2. advantages, temperatures (B,). A filler (mask all false) lets a rank
-    with less work keep step with the others.
+    prefix_ids (1, P), P may be 0. input_ids (B, T): each sample from position P on, padded. predicts (B, T): true where
+    the next token is a completion token; these N positions alone pass through the output layer. targets,
+    behaviour_logprobs, advantages, temperatures (N,): of those next tokens, row by row.
     """
 
     prefix_ids: Tensor
     input_ids: Tensor
+    predicts: Tensor
     targets: Tensor
-    mask: Tensor
-    engine_logprobs: Tensor
+    behaviour_logprobs: Tensor
     advantages: Tensor
     temperatures: Tensor
 
@@ -153,37 +152,35 @@ def _length(sample: TrainSample) -> int:
 
 
 def build_micro_batch(samples: Sequence[TrainSample]) -> MicroBatch:
-    """Return the padded tensors of one group (not empty)."""
+    """Return the tensors of one group (not empty)."""
     n_shared = count_shared(samples)
     n_positions = max(map(_length, samples))
-    n_kept = n_positions - min(len(sample.prompt_ids) for sample in samples)
     ids = torch.full((len(samples), n_positions), PAD)  # (B, P + T)
-    mask = torch.zeros((len(samples), n_positions), dtype=torch.bool)
-    logprobs = torch.zeros((len(samples), n_positions))
+    predicts = torch.zeros((len(samples), n_positions), dtype=torch.bool)
     for row, sample in enumerate(samples):
-        start, end = len(sample.prompt_ids), _length(sample)
-        ids[row, :end] = torch.tensor(sample.prompt_ids + sample.completion_ids)
-        mask[row, start:end] = True
-        logprobs[row, start:end] = torch.tensor(sample.logprobs)
+        ids[row, : _length(sample)] = torch.tensor(sample.prompt_ids + sample.completion_ids)
+        predicts[row, len(sample.prompt_ids) - 1 : _length(sample) - 1] = True
+    n_tokens = torch.tensor([len(sample.completion_ids) for sample in samples])
     return MicroBatch(
         prefix_ids=ids[:1, :n_shared],
         input_ids=ids[:, n_shared:],
-        targets=ids[:, -n_kept:],
-        mask=mask[:, -n_kept:],
-        engine_logprobs=logprobs[:, -n_kept:],
-        advantages=torch.tensor([sample.advantage for sample in samples]),
-        temperatures=torch.tensor([sample.temperature for sample in samples]),
+        predicts=predicts[:, n_shared:],
+        targets=torch.tensor([token for sample in samples for token in sample.completion_ids]),
+        behaviour_logprobs=torch.tensor([logprob for sample in samples for logprob in sample.logprobs]),
+        advantages=torch.tensor([sample.advantage for sample in samples]).repeat_interleave(n_tokens),
+        temperatures=torch.tensor([sample.temperature for sample in samples]).repeat_interleave(n_tokens),
     )
 
 
 def build_filler() -> MicroBatch:
-    """Return a micro-batch of one masked token: it costs next to nothing and adds exactly nothing."""
+    """Return a micro-batch that predicts nothing: a rank with less work keeps step with the others and adds nothing."""
+    nothing = torch.zeros(0)
     return MicroBatch(
         prefix_ids=torch.full((1, 0), PAD),
         input_ids=torch.full((1, 2), PAD),
-        targets=torch.full((1, 1), PAD),
-        mask=torch.zeros((1, 1), dtype=torch.bool),
-        engine_logprobs=torch.zeros((1, 1)),
-        advantages=torch.zeros(1),
-        temperatures=torch.ones(1),
+        predicts=torch.zeros((1, 2), dtype=torch.bool),
+        targets=torch.zeros(0, dtype=torch.long),
+        behaviour_logprobs=nothing,
+        advantages=nothing,
+        temperatures=nothing,
     )

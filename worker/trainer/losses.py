@@ -1,4 +1,4 @@
-"""Losses and their measures: pure functions of tensors. Axes: B samples, K completion positions, V vocabulary.
+"""Losses and their measures: pure functions of tensors. Axes: N completion tokens, V vocabulary.
 
 Every formula names its source; docs/sources.md lists them. This module knows nothing of models, batches of tokens,
 processes or optimizers. A loss returns a *sum* over its tokens divided by a count that the caller gives, so that the
@@ -13,7 +13,7 @@ from torch import Tensor
 
 @dataclass(frozen=True, kw_only=True)
 class PolicyLoss:
-    """`loss` is a scalar with a gradient; `sums` are totals over the masked tokens, to be added up and then divided."""
+    """`loss` is a scalar with a gradient; `sums` are totals over the tokens, to be added up and then divided."""
 
     loss: Tensor
     sums: "LossSums"
@@ -35,22 +35,20 @@ class LossSums:
 
 
 def token_logprobs(logits: Tensor, token_ids: Tensor, temperatures: Tensor) -> tuple[Tensor, Tensor]:
-    """Return log-probs of `token_ids` and entropies, both (B, K), in nats at each sample's own sampling temperature.
+    """Return log-probs of `token_ids` and entropies, both (N,), in nats at the temperature each was sampled at.
 
-    logits (B, K, V), token_ids (B, K), temperatures (B,). Entropies carry no gradient.
+    logits (N, V), token_ids (N,), temperatures (N,). Entropies carry no gradient.
     """
-    scaled = logits.float() / temperatures[:, None, None]  # (B, K, V)
-    distribution = torch.log_softmax(scaled, dim=-1)  # (B, K, V)
-    chosen = distribution.gather(-1, token_ids[..., None]).squeeze(-1)  # (B, K)
+    distribution = torch.log_softmax(logits.float() / temperatures[:, None], dim=-1)  # (N, V)
+    chosen = distribution.gather(-1, token_ids[:, None]).squeeze(-1)  # (N,)
     fixed = distribution.detach()
     return chosen, -(fixed.exp() * fixed).sum(-1)
 
 
-def clipped_policy_loss(  # noqa: PLR0913  the formula has this many symbols
+def clipped_policy_loss(
     logprobs: Tensor,
     behaviour_logprobs: Tensor,
     advantages: Tensor,
-    mask: Tensor,
     *,
     entropies: Tensor,
     clip_low: float,
@@ -62,34 +60,30 @@ def clipped_policy_loss(  # noqa: PLR0913  the formula has this many symbols
         rho = exp(l_pi - l_mu);  loss = - sum_t min(rho A, clip(rho, 1 - clip_low, 1 + clip_high) A) / n_tokens_total
 
     mu is the policy that sampled, as the engine reported it, so rho corrects both for staleness and for the gap between
-    engine and trainer. logprobs, behaviour_logprobs, mask, entropies (B, K); advantages (B,).
+    engine and trainer. All tensors (N,), one entry for each completion token.
     """
-    log_ratio = torch.where(mask, logprobs - behaviour_logprobs, 0.0)  # (B, K)
-    ratio = log_ratio.exp()
+    ratio = (logprobs - behaviour_logprobs).exp()
     clipped = ratio.clamp(1 - clip_low, 1 + clip_high)
-    gains = advantages[:, None]
-    per_token = torch.where(mask, -torch.minimum(ratio * gains, clipped * gains), 0.0)
-    is_clipped = torch.where(gains > 0, ratio > 1 + clip_high, (ratio < 1 - clip_low) & (gains < 0))
-    sums = _add_up(mask, per_token=per_token, log_ratio=log_ratio, is_clipped=is_clipped, entropies=entropies)
+    per_token = -torch.minimum(ratio * advantages, clipped * advantages)
+    is_clipped = torch.where(advantages > 0, ratio > 1 + clip_high, (ratio < 1 - clip_low) & (advantages < 0))
+    log_ratio = (logprobs - behaviour_logprobs).detach().double()
+    sums = _add_up(per_token.detach(), log_ratio=log_ratio, is_clipped=is_clipped, entropies=entropies)
     return PolicyLoss(loss=per_token.sum() / n_tokens_total, sums=sums)
 
 
-def _add_up(mask: Tensor, *, per_token: Tensor, log_ratio: Tensor, is_clipped: Tensor, entropies: Tensor) -> LossSums:
-    with torch.no_grad():
-        log_ratio = log_ratio[mask].double()  # (N,)
-        ratio = log_ratio.exp()
-        highest = ratio.max() if ratio.numel() else torch.zeros((), dtype=torch.float64, device=mask.device)
-        return LossSums(
-            n_tokens=mask.sum().double(),
-            loss=per_token.detach().double().sum(),
-            ratio=ratio.sum(),
-            ratio_squared=ratio.square().sum(),
-            ratio_max=highest,
-            kl=k3(log_ratio).sum(),
-            clipped=is_clipped[mask].double().sum(),
-            entropy=entropies[mask].double().sum(),
-            logprob_diff=log_ratio.abs().sum(),
-        )
+def _add_up(per_token: Tensor, *, log_ratio: Tensor, is_clipped: Tensor, entropies: Tensor) -> LossSums:
+    ratio = log_ratio.exp()
+    return LossSums(
+        n_tokens=torch.tensor(float(len(ratio)), dtype=torch.float64, device=ratio.device),
+        loss=per_token.double().sum(),
+        ratio=ratio.sum(),
+        ratio_squared=ratio.square().sum(),
+        ratio_max=ratio.max() if len(ratio) else ratio.sum(),
+        kl=k3(log_ratio).sum(),
+        clipped=is_clipped.double().sum(),
+        entropy=entropies.double().sum(),
+        logprob_diff=log_ratio.abs().sum(),
+    )
 
 
 def k3(log_ratio: Tensor) -> Tensor:

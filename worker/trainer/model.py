@@ -4,7 +4,8 @@ The base stays in fp32 and frozen; matrix products run in bf16 by autocast where
 swallow updates of the size that reinforcement learning makes). Knows nothing of losses, batches or files of the run.
 """
 
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -23,29 +24,40 @@ ADAM_EPSILON = 1e-8
 
 
 class Policy(nn.Module):  # type: ignore[misc]  # torch is Any to the type checker
-    """Log-probs and entropies of given tokens; only positions that are asked for pass through the output layer."""
+    """Log-probs and entropies of given tokens, and nothing computed for the others that can be left out."""
 
     def __init__(self, model: Any, *, precision: str) -> None:
         super().__init__()
         self.model = model
         self.precision = precision
 
-    def forward(
-        self, prefix_ids: Tensor, input_ids: Tensor, targets: Tensor, temperatures: Tensor
+    def forward(  # noqa: PLR0917  DeepSpeed's engine passes tensors on by position
+        self, prefix_ids: Tensor, input_ids: Tensor, predicts: Tensor, targets: Tensor, temperatures: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """Return log-probs and entropies (B, K) of `targets` (B, K), the last K tokens of `input_ids` (B, T).
+        """Return log-probs and entropies (N,) of `targets` (N,), the tokens after the positions that `predicts` marks.
 
         What all samples share, prefix_ids (1, P), is computed once and read by all from the key-value cache, through
-        which their gradients flow back and add up: exact, at a fraction of the cost. No mask for padding: it stands to
-        the right, out of a causal model's sight, and its own outputs are masked in the loss.
+        which their gradients flow back and add up: exact, at a fraction of the cost. No mask for padding in input_ids,
+        predicts (B, T): it stands to the right, out of a causal model's sight, and predicts nothing.
         """
-        n_kept = targets.shape[1]
         with self._autocast(input_ids.device.type):
             cache = self._read_prefix(prefix_ids, n_samples=len(input_ids)) if prefix_ids.shape[1] else None
-            answer = self.model(
-                input_ids=input_ids, past_key_values=cache, use_cache=cache is not None, logits_to_keep=n_kept + 1
-            )
-        return token_logprobs(answer.logits[:, :-1], targets, temperatures)  # from (B, K + 1, V)
+            with self._output_only_at(predicts):
+                answer = self.model(input_ids=input_ids, past_key_values=cache, use_cache=cache is not None)
+        return token_logprobs(answer.logits, targets, temperatures)  # from (N, V)
+
+    @contextmanager
+    def _output_only_at(self, predicts: Tensor) -> Iterator[None]:
+        """Let only the marked positions into the output layer, the widest of all; whatever follows it sees (N, V)."""
+
+        def select(_layer: Any, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+            return (inputs[0][predicts], *inputs[1:])  # (B, T, H) to (N, H)
+
+        hook = self.model.get_output_embeddings().register_forward_pre_hook(select)
+        try:
+            yield
+        finally:
+            hook.remove()
 
     def _read_prefix(self, prefix_ids: Tensor, *, n_samples: int) -> Any:
         cache = DynamicCache(config=self.model.config)

@@ -76,12 +76,11 @@ def optimizer_step(
 
 
 def _backward(engine: Any, micro: MicroBatch, *, job: TrainJob, n_tokens: float) -> LossSums:
-    logprobs, entropies = engine(micro.prefix_ids, micro.input_ids, micro.targets, micro.temperatures)
+    logprobs, entropies = engine(micro.prefix_ids, micro.input_ids, micro.predicts, micro.targets, micro.temperatures)
     result = clipped_policy_loss(
         logprobs,
-        micro.engine_logprobs,
+        micro.behaviour_logprobs,
         micro.advantages,
-        micro.mask,
         entropies=entropies,
         clip_low=job.loss.clip_low,
         clip_high=job.loss.clip_high,

@@ -30,7 +30,7 @@ def test_what_is_read_back_speaks_alike(policy: Policy, model_dir: Path, tmp_pat
     files = save(policy, tmp_path, ranks)
     again = load_policy(make_job(model_dir, initial_adapter_dir=files.path))
     micro = build_micro_batch(make_samples(3, seed=0))
-    inputs = (micro.prefix_ids, micro.input_ids, micro.targets, micro.temperatures)
+    inputs = (micro.prefix_ids, micro.input_ids, micro.predicts, micro.targets, micro.temperatures)
     with torch.no_grad():
         assert torch.equal(policy(*inputs)[0], again(*inputs)[0])
 

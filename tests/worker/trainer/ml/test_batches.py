@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from apps.core.contracts.training import Probe
-from tests.worker.trainer.samples import PROBE, SHARED_PROMPT, make_batch, make_sample, make_samples
+from tests.worker.trainer.samples import SHARED_PROMPT, make_batch, make_sample, make_samples
 from worker.trainer.batches import (
     build_filler,
     build_micro_batch,
@@ -117,13 +117,22 @@ def test_the_padded_tensors_hold_each_token_in_its_place() -> None:
     micro = build_micro_batch([one, two])
     assert micro.prefix_ids.shape == (1, 0)
     assert micro.input_ids.tolist() == [[1, 2, 3, 4, 5], [6, 7, 0, 0, 0]]
-    assert micro.targets.tolist() == [[2, 3, 4, 5], [7, 0, 0, 0]]
-    assert micro.mask.tolist() == [[False, False, True, True], [True, False, False, False]]
-    assert micro.engine_logprobs.tolist() == [[0.0, 0.0, -1.0, -2.0], [-3.0, 0.0, 0.0, 0.0]]
-    assert micro.advantages.tolist() == [0.5, -1.0]
-    assert micro.temperatures.tolist() == [1.0, 0.5]
+    assert micro.predicts.int().tolist() == [[0, 0, 1, 1, 0], [1, 0, 0, 0, 0]]
+    assert micro.targets.tolist() == [4, 5, 7]
+    assert micro.behaviour_logprobs.tolist() == [-1.0, -2.0, -3.0]
+    assert micro.advantages.tolist() == [0.5, 0.5, -1.0]
+    assert micro.temperatures.tolist() == [1.0, 1.0, 0.5]
 
 
-def test_a_filler_masks_everything() -> None:
-    assert not build_filler().mask.any()
-    assert PROBE.logprobs == ()
+def test_after_a_shared_prefix_come_only_the_rest() -> None:
+    twins = [make_sample(prompt_ids=(*SHARED_PROMPT, last)) for last in (1, 2)]
+    micro = build_micro_batch(twins)
+    assert micro.prefix_ids.tolist() == [list(SHARED_PROMPT)]
+    assert micro.input_ids.tolist() == [[1, 4, 5], [2, 4, 5]]
+    assert micro.predicts.int().tolist() == [[1, 1, 0], [1, 1, 0]]
+
+
+def test_a_filler_predicts_nothing() -> None:
+    filler = build_filler()
+    assert not filler.predicts.any()
+    assert len(filler.targets) == 0

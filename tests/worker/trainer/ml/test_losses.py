@@ -15,16 +15,12 @@ from worker.trainer.losses import PolicyLoss, clipped_policy_loss, k3, summarise
 LOW, HIGH = 0.2, 0.28
 
 
-def compute(
-    ratios: list[list[float]], advantages: list[float], mask: list[list[bool]] | None = None, n_tokens: float = 1.0
-) -> PolicyLoss:
-    behaviour = torch.full((len(ratios), len(ratios[0])), -2.0, dtype=torch.float64)
-    logprobs = behaviour + torch.tensor(ratios, dtype=torch.float64).log()
+def compute(ratios: list[float], advantages: list[float], *, n_tokens: float = 1.0) -> PolicyLoss:
+    behaviour = torch.full((len(ratios),), -2.0, dtype=torch.float64)
     return clipped_policy_loss(
-        logprobs,
+        behaviour + torch.tensor(ratios, dtype=torch.float64).log(),
         behaviour,
         torch.tensor(advantages, dtype=torch.float64),
-        torch.ones_like(behaviour, dtype=torch.bool) if mask is None else torch.tensor(mask),
         entropies=torch.ones_like(behaviour),
         clip_low=LOW,
         clip_high=HIGH,
@@ -49,37 +45,26 @@ def test_a_token_is_clipped_only_where_it_would_gain(
     loss: float,
     is_clipped: bool,  # noqa: FBT001
 ) -> None:
-    result = compute([[ratio]], [advantage])
+    result = compute([ratio], [advantage])
     assert float(result.loss) == pytest.approx(loss)
     assert float(result.sums.clipped) == is_clipped
 
 
 def test_the_loss_is_the_mean_over_the_tokens_of_the_whole_step() -> None:
-    together = compute([[1.0, 1.1, 9.0], [0.9, 9.0, 9.0]], [1.0, -1.0], [[True, True, False], [True, False, False]], 3)
-    apart = [compute([[1.0, 1.1]], [1.0], n_tokens=3), compute([[0.9]], [-1.0], n_tokens=3)]
+    together = compute([1.0, 1.1, 0.9], [1.0, 1.0, -1.0], n_tokens=3)
+    apart = [compute([1.0, 1.1], [1.0, 1.0], n_tokens=3), compute([0.9], [-1.0], n_tokens=3)]
     assert float(together.loss) == pytest.approx((-1.0 - 1.1 + 0.9) / 3)
     assert float(together.loss) == pytest.approx(sum(float(part.loss) for part in apart))
 
 
-def test_masked_positions_carry_nothing_even_when_they_are_not_numbers() -> None:
-    logprobs = torch.tensor([[-1.0, math.inf]], requires_grad=True)
-    result = clipped_policy_loss(
-        logprobs,
-        torch.tensor([[-1.0, 0.0]]),
-        torch.tensor([1.0]),
-        torch.tensor([[True, False]]),
-        entropies=torch.zeros(1, 2),
-        clip_low=LOW,
-        clip_high=HIGH,
-        n_tokens_total=1,
-    )
-    result.loss.backward()
-    assert logprobs.grad is not None
-    assert logprobs.grad.tolist() == [[-1.0, 0.0]]
+def test_no_token_at_all_adds_nothing() -> None:
+    result = compute([], [])
+    assert float(result.loss) == 0
+    assert all(float(total) == 0 for total in vars(result.sums).values())
 
 
 def test_metrics_worked_by_hand() -> None:
-    metrics = summarise(compute([[1.0, 2.0, 0.5]], [1.0]).sums)
+    metrics = summarise(compute([1.0, 2.0, 0.5], [1.0] * 3).sums)
     assert metrics["ratio_mean"] == pytest.approx(3.5 / 3)
     assert metrics["ratio_max"] == pytest.approx(2.0)
     assert metrics["ess"] == pytest.approx(3.5**2 / (3 * (1 + 4 + 0.25)))
@@ -90,7 +75,7 @@ def test_metrics_worked_by_hand() -> None:
 
 
 def test_equal_ratios_have_the_full_effective_sample_size() -> None:
-    assert summarise(compute([[1.0, 1.0]], [1.0]).sums)["ess"] == pytest.approx(1.0)
+    assert summarise(compute([1.0, 1.0], [1.0, 1.0]).sums)["ess"] == pytest.approx(1.0)
 
 
 def test_k3_is_zero_at_equality_and_never_negative() -> None:
@@ -99,30 +84,28 @@ def test_k3_is_zero_at_equality_and_never_negative() -> None:
 
 
 def test_logprobs_and_entropy_are_those_at_the_sampling_temperature() -> None:
-    logits = torch.tensor([[[0.0, math.log(4.0)]]])  # temperature 2: sqrt(4) = 2, so 1/3 and 2/3
-    logprobs, entropies = token_logprobs(logits, torch.tensor([[1]]), torch.tensor([2.0]))
+    logits = torch.tensor([[0.0, math.log(4.0)]])  # temperature 2: sqrt(4) = 2, so 1/3 and 2/3
+    logprobs, entropies = token_logprobs(logits, torch.tensor([1]), torch.tensor([2.0]))
     assert float(logprobs) == pytest.approx(math.log(2 / 3))
     assert float(entropies) == pytest.approx(-(math.log(1 / 3) / 3 + 2 * math.log(2 / 3) / 3), abs=1e-6)
 
 
 def test_the_gradient_is_that_of_finite_differences() -> None:
     torch.manual_seed(0)
-    logits = torch.randn(2, 3, 5, dtype=torch.float64, requires_grad=True)
-    ids = torch.randint(5, (2, 3))
-    behaviour = torch.log_softmax(torch.randn(2, 3, 5, dtype=torch.float64), -1).gather(-1, ids[..., None]).squeeze(-1)
-    mask = torch.tensor([[True, True, False], [True, True, True]])
+    logits = torch.randn(6, 5, dtype=torch.float64, requires_grad=True)
+    ids = torch.randint(5, (6, 1))
+    behaviour = torch.log_softmax(torch.randn(6, 5, dtype=torch.float64), -1).gather(-1, ids).squeeze(-1)
+    advantages = torch.tensor([1.0, 1.0, 1.0, -0.7, -0.7, -0.7], dtype=torch.float64)
 
     def loss(values: Tensor) -> Tensor:
-        logprobs = torch.log_softmax(values, -1).gather(-1, ids[..., None]).squeeze(-1)
         return clipped_policy_loss(
-            logprobs,
+            torch.log_softmax(values, -1).gather(-1, ids).squeeze(-1),
             behaviour,
-            torch.tensor([1.0, -0.7], dtype=torch.float64),
-            mask,
-            entropies=torch.zeros(2, 3),
+            advantages,
+            entropies=torch.zeros(6),
             clip_low=LOW,
             clip_high=HIGH,
-            n_tokens_total=5,
+            n_tokens_total=6,
         ).loss
 
     assert torch.autograd.gradcheck(loss, (logits,))
@@ -130,20 +113,19 @@ def test_the_gradient_is_that_of_finite_differences() -> None:
 
 def test_on_policy_the_gradient_is_the_policy_gradient() -> None:
     """At ratio 1 the surrogate's gradient is that of A log pi (REINFORCE)."""
-    logprobs = torch.tensor([[-1.0, -2.0]], requires_grad=True)
+    logprobs = torch.tensor([-1.0, -2.0], requires_grad=True)
     result = clipped_policy_loss(
         logprobs,
         logprobs.detach(),
-        torch.tensor([0.5]),
-        torch.tensor([[True, True]]),
-        entropies=torch.zeros(1, 2),
+        torch.tensor([0.5, 0.5]),
+        entropies=torch.zeros(2),
         clip_low=LOW,
         clip_high=HIGH,
         n_tokens_total=2,
     )
     result.loss.backward()
     assert logprobs.grad is not None
-    assert logprobs.grad.tolist() == [[-0.25, -0.25]]
+    assert logprobs.grad.tolist() == [-0.25, -0.25]
 
 
 def _trl_loss(logprobs: Tensor, behaviour: Tensor, advantages: Tensor, mask: Tensor) -> Tensor:
@@ -192,11 +174,10 @@ def test_loss_and_gradient_are_those_of_trl(seed: int) -> None:
     advantages, mask = torch.randn(4), torch.rand(4, 7) < 0.7
     ours, theirs = (start.clone().requires_grad_() for _ in range(2))
     loss = clipped_policy_loss(
-        ours,
-        behaviour,
-        advantages,
-        mask,
-        entropies=torch.zeros(4, 7),
+        ours[mask],
+        behaviour[mask],
+        advantages.repeat_interleave(mask.sum(-1)),
+        entropies=torch.zeros(int(mask.sum())),
         clip_low=LOW,
         clip_high=HIGH,
         n_tokens_total=float(mask.sum()),

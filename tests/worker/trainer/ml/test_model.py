@@ -9,9 +9,13 @@ import torch
 from apps.core.contracts.training import LoraSettings, TrainSample
 from tests.worker.trainer.samples import make_job, make_samples
 from worker.trainer import batches
-from worker.trainer.batches import build_micro_batch
+from worker.trainer.batches import MicroBatch, build_filler, build_micro_batch
 from worker.trainer.errors import TrainerError
 from worker.trainer.model import Policy, load_policy, max_length, vocab_size
+
+
+def inputs_of(micro: MicroBatch) -> tuple[Any, ...]:
+    return micro.prefix_ids, micro.input_ids, micro.predicts, micro.targets, micro.temperatures
 
 
 def run_groups(policy: Policy, groups: list[list[TrainSample]]) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -20,18 +24,18 @@ def run_groups(policy: Policy, groups: list[list[TrainSample]]) -> tuple[dict[st
     logprobs: dict[str, Any] = {}
     for group in groups:
         micro = build_micro_batch(group)
-        values, _ = policy(micro.prefix_ids, micro.input_ids, micro.targets, micro.temperatures)
-        logprobs |= {
-            sample.step_id: row[mask].detach() for sample, row, mask in zip(group, values, micro.mask, strict=True)
-        }
-        torch.where(micro.mask, values, 0.0).sum().backward()
+        values, _ = policy(*inputs_of(micro))
+        lengths = [len(sample.completion_ids) for sample in group]
+        rows = values.detach().split(lengths)
+        logprobs |= {sample.step_id: row for sample, row in zip(group, rows, strict=True)}
+        values.sum().backward()
     gradients = {name: p.grad.clone() for name, p in policy.named_parameters() if p.grad is not None}
     return logprobs, gradients
 
 
 def largest_gap(one: dict[str, Any], other: dict[str, Any]) -> float:
     assert one.keys() == other.keys()
-    return max(float((one[name] - other[name]).abs().max()) for name in one)
+    return max(float((one[name] - other[name]).detach().abs().max()) for name in one)
 
 
 @pytest.mark.parametrize("min_shared", [1, 10_000], ids=["prefix computed once", "padded"])
@@ -56,7 +60,7 @@ def test_only_the_adapter_has_gradients(policy: Policy) -> None:
 def test_a_fresh_adapter_changes_nothing_and_is_drawn_from_the_seed(model_dir: Path) -> None:
     one, same, other = (load_policy(make_job(model_dir, seed=seed)) for seed in (1, 1, 2))
     micro = build_micro_batch(make_samples(2, seed=0))
-    inputs = (micro.prefix_ids, micro.input_ids, micro.targets, micro.temperatures)
+    inputs = inputs_of(micro)
     with torch.no_grad():
         adapted, _ = one(*inputs)
         with one.model.disable_adapter():
@@ -95,3 +99,10 @@ def test_an_adapter_of_another_rank_is_refused(model_dir: Path, tmp_path: Path) 
     load_policy(make_job(model_dir)).model.save_pretrained(str(tmp_path))
     with pytest.raises(TrainerError, match="rank 8"):
         load_policy(make_job(model_dir, initial_adapter_dir=str(tmp_path), lora=LoraSettings(rank=16, alpha=16)))
+
+
+def test_a_filler_passes_through_and_leaves_a_gradient_of_zero(policy: Policy) -> None:
+    logprobs, _ = policy(*inputs_of(build_filler()))
+    logprobs.sum().backward()
+    assert len(logprobs) == 0
+    assert all(not p.grad.any() for p in policy.parameters() if p.requires_grad and p.grad is not None)
