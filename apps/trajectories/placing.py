@@ -82,8 +82,8 @@ def _place_in_named_session(call: Call, *, agent: Agent, key: ApiKey) -> Place:
     if trajectory is None:
         return Place(scope=_session_scope(key, name), trajectory=None, session_key=name, side_call=_side_call(call))
     place = _find_parent_in(Place(scope=_session_scope(key, name), trajectory=trajectory, session_key=name), call)
-    is_apart = call.is_session_named_by_client and place.parent_id is None and trajectory.n_steps > 0
-    if is_apart and place.side_call == SideCall.NONE and not _has_chain(trajectory, call.chain):
+    is_unknown = place.parent_id is None and place.side_call == SideCall.NONE
+    if is_unknown and call.is_session_named_by_client and _is_beside_main_chain(call, trajectory):
         return replace(place, side_call=SideCall.OTHER)
     return place
 
@@ -92,8 +92,10 @@ def _session_scope(key: ApiKey, name: str) -> str:
     return f"{key.id} {name}"
 
 
-def _has_chain(trajectory: Trajectory, chain: str) -> bool:
-    return Step.objects.filter(trajectory=trajectory, chain=chain, side_call=SideCall.NONE).exists()
+def _is_beside_main_chain(call: Call, trajectory: Trajectory) -> bool:
+    """Say whether the session has a main chain, and this call has other system text or tools than it."""
+    main = Step.objects.filter(trajectory=trajectory, side_call=SideCall.NONE)
+    return main.exists() and not main.filter(chain=call.chain).exists()
 
 
 def _find_parent_in(place: Place, call: Call) -> Place:

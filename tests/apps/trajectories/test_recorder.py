@@ -346,6 +346,15 @@ def test_a_call_of_another_kind_under_the_clients_own_mark_is_a_side_call(key: A
     assert list(kinds) == [SideCall.NONE, SideCall.OTHER, SideCall.NONE, SideCall.NONE]
 
 
+def test_a_side_call_that_comes_first_does_not_push_the_main_chain_aside(key: ApiKey) -> None:
+    title = [{"role": "system", "content": "You are a title generator."}, user("hello")]
+    for messages in (title, [user("hello")]):
+        ExchangeFactory.create(key=key, session_key="s", header={"session_id": "s"}, messages=messages)
+    fold_pending()
+    kinds = Step.objects.order_by("index").values_list("side_call", flat=True)
+    assert list(kinds) == [SideCall.TITLE, SideCall.NONE]
+
+
 @pytest.mark.parametrize("text", ["nul \x00 inside", "half \ud800 a pair", "x" * 300_000, "emoji 🦀", "", " \n\t "])
 def test_any_text_is_folded(key: ApiKey, text: str) -> None:
     ExchangeFactory.create(key=key, messages=[user(text)], answers=[{"content": text}])

@@ -1,0 +1,87 @@
+"""What counts as the same message, and what does not."""
+
+from typing import Any
+
+import pytest
+
+from apps.trajectories import messages as chat
+
+CARRIER = "<<<BEGIN_OPENCLAW_INTERNAL_CONTEXT>>>\nbusy\n<<<END_OPENCLAW_INTERNAL_CONTEXT>>>"
+
+
+def call(call_id: str, arguments: Any) -> dict[str, Any]:
+    tool_call = {"id": call_id, "type": "function", "function": {"name": "look", "arguments": arguments}}
+    return {"role": "assistant", "content": None, "tool_calls": [tool_call]}
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ({"role": "assistant", "content": ""}, {"role": "assistant", "content": None}),
+        ({"role": "assistant", "content": None}, {"role": "assistant"}),
+        ({"role": "assistant", "content": "a"}, {"role": "assistant", "content": "a", "refusal": None}),
+        ({"role": "assistant", "content": "a"}, {"role": "assistant", "content": "a", "reasoning_content": "hm"}),
+        ({"role": "user", "content": "a"}, {"role": "user", "content": "a", "name": "user"}),
+        ({"role": "user", "content": "a"}, {"role": "user", "content": [{"type": "text", "text": "a"}]}),
+        (
+            {"role": "user", "content": [{"type": "text", "text": "a", "cache_control": {"type": "ephemeral"}}]},
+            {"role": "user", "content": "a"},
+        ),
+        (
+            {"role": "user", "content": [{"type": "image_url", "image_url": {"url": "u"}}]},
+            {"role": "user", "content": [{"image_url": {"url": "u"}, "type": "image_url", "cache_control": {}}]},
+        ),
+        ({"role": "system", "content": "a"}, {"role": "developer", "content": "a"}),
+        (call("call_1_0", '{"command": "x"}'), call("call10", '{"command":"x"}')),
+        (call("c", '{"a": 1, "b": 2}'), call("c", '{"b":2,"a":1}')),
+        (call("c", '{"a": 1}'), call("c", {"a": 1})),
+        (
+            {"role": "tool", "tool_call_id": "call_1", "content": "x"},
+            {"role": "tool", "tool_call_id": "call1", "content": "x"},
+        ),
+        ({"role": "user", "content": f"a{CARRIER}"}, {"role": "user", "content": "a"}),
+    ],
+)
+def test_these_are_the_same(one: dict[str, Any], other: dict[str, Any]) -> None:
+    assert chat.digest_message(one) == chat.digest_message(other)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ({"role": "user", "content": "a"}, {"role": "assistant", "content": "a"}),
+        ({"role": "user", "content": "a"}, {"role": "user", "content": "a "}),
+        ({"role": "user", "content": ["a", "b"]}, {"role": "user", "content": "a\nb"}),
+        (call("c", '{"a": 1}'), call("c", '{"a": 2}')),
+        (call("c", '{"a": 1}'), call("d", '{"a": 1}')),
+        ({"role": "tool", "tool_call_id": "a", "content": "x"}, {"role": "tool", "tool_call_id": "b", "content": "x"}),
+        ({"role": "user", "content": '{"type":"image"}'}, {"role": "user", "content": [{"type": "image"}]}),
+    ],
+)
+def test_these_are_not(one: dict[str, Any], other: dict[str, Any]) -> None:
+    assert chat.digest_message(one) != chat.digest_message(other)
+
+
+@pytest.mark.parametrize("content", [CARRIER, [{"type": "text", "text": CARRIER}], f"{CARRIER}{CARRIER}"])
+def test_a_message_that_is_only_passing_leaves_no_trace(content: Any) -> None:
+    assert chat.digest_message({"role": "user", "content": content}) is None
+
+
+def test_a_users_empty_message_does_leave_one() -> None:
+    assert chat.digest_message({"role": "user", "content": ""}) is not None
+
+
+@pytest.mark.parametrize(
+    ("messages", "title"),
+    [
+        ([{"role": "system", "content": "s"}, {"role": "user", "content": " two\n words "}], "two words"),
+        ([{"role": "user", "content": CARRIER}, {"role": "user", "content": "real"}], "real"),
+        ([{"role": "user", "content": "x" * 500}], "x" * 200),
+        ([{"role": "user", "content": "nul\x00 and \ud800 half"}], "nul and half"),
+        ([{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}], ""),
+        ([], ""),
+        ([None, 3, "x"], ""),
+    ],
+)
+def test_the_title_is_the_first_thing_a_user_said(messages: list[Any], title: str) -> None:
+    assert " ".join(chat.make_title(messages).split()) == title
