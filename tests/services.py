@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from worker.host import health, postgres, valkey
-from worker.host.parent import end_with_parent
+from worker.parent import end_with_parent
 
 START_S = 30
 

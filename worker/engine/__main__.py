@@ -1,4 +1,4 @@
-"""Start one engine in place of this process: `python -m worker.engine --model DIR --served-name NAME --port N`."""
+"""Serve one model with vLLM: `python -m worker.engine --model DIR --served-name NAME --port N`."""
 
 import argparse
 import os
@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 from worker.engine.launch import EngineSettings, EngineSettingsError, build_command, count_cores, detect_device
+from worker.engine.process import run_to_the_end
 
 
 def parse_settings(arguments: list[str] | None = None) -> EngineSettings:
@@ -27,11 +28,11 @@ def parse_settings(arguments: list[str] | None = None) -> EngineSettings:
         parser.error(str(error))
 
 
-def main() -> None:
-    """Replace this process by vLLM, so that signals and the exit status reach the supervisor unchanged."""
+def main() -> int:
+    """Serve until told to stop; return vLLM's exit code."""
     argv, environment = build_command(parse_settings(), python=sys.executable, base_env=dict(os.environ))
-    os.execve(argv[0], argv, environment)  # noqa: S606 - no shell is wanted
+    return run_to_the_end(argv, environment)
 
 
 if __name__ == "__main__":
-    main()
+    raise SystemExit(main())

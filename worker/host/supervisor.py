@@ -22,9 +22,9 @@ from supervisor.xmlrpc import Faults, SupervisorTransport
 
 from worker.host.errors import HostError
 from worker.host.leftovers import MARK
-from worker.host.parent import end_with_parent
 from worker.host.programs import SERVICES, Program
 from worker.host.sockets import socket_folder
+from worker.parent import end_with_parent
 
 ANSWER_S = 15
 LOG_BYTES = 20_000_000
@@ -158,10 +158,10 @@ class Supervisor:
 
 
 def _describe_end(info: dict[str, Any]) -> str:
-    if info["spawnerr"]:
-        return str(info["spawnerr"])
     status = info["exitstatus"]
-    return "killed by a signal" if status < 0 else f"exit status {status}"
+    if status < 0:
+        return "killed by a signal"
+    return f"exit status {status}" if status else str(info["spawnerr"] or "it ended by itself")
 
 
 def render_config(programs: list[Program], *, logs: Path, socket: Path) -> str:

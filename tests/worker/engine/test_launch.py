@@ -26,7 +26,7 @@ def flag(argv: list[str], name: str) -> str:
     return argv[argv.index(name) + 1]
 
 
-def test_it_replaces_python_by_vllm(settings: EngineSettings) -> None:
+def test_it_starts_vllms_server_by_its_module(settings: EngineSettings) -> None:
     argv, _ = build_command(settings, python="/ml/python", base_env={})
     assert argv[:3] == ["/ml/python", "-m", "vllm.entrypoints.openai.api_server"]
 

@@ -1,0 +1,75 @@
+"""A command run to its end: signals pass, the exit code comes back, and nothing of its family stays."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+FAMILY = """
+import os, subprocess, sys, time
+child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+open(sys.argv[1] + ".part", "w").write(f"{os.getpid()} {child.pid}")
+os.rename(sys.argv[1] + ".part", sys.argv[1])
+time.sleep(600)
+"""
+RUN = (
+    "import os, sys\n"
+    "from worker.engine.process import run_to_the_end\n"
+    "sys.exit(run_to_the_end([sys.executable, '-c', *sys.argv[1:]], dict(os.environ)))"
+)
+
+
+def run(*words: str) -> "subprocess.Popen[bytes]":
+    return subprocess.Popen([sys.executable, "-c", RUN, *words], cwd=Path(__file__).parents[3])
+
+
+def read_pids(path: Path) -> tuple[int, int]:
+    deadline = time.monotonic() + 20
+    while not path.exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    server, core = path.read_text().split()
+    return int(server), int(core)
+
+
+def wait_until_gone(*pids: int) -> None:
+    deadline = time.monotonic() + 20
+    while any(psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE for pid in pids):
+        assert time.monotonic() < deadline, "something stayed behind"
+        time.sleep(0.02)
+
+
+def test_the_exit_code_comes_back() -> None:
+    assert run("raise SystemExit(7)").wait(timeout=20) == 7
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_a_signal_reaches_the_command_and_its_family_ends(tmp_path: Path, number: signal.Signals, code: int) -> None:
+    runner = run(FAMILY, str(tmp_path / "pids"))
+    pids = read_pids(tmp_path / "pids")
+    runner.send_signal(number)
+    assert runner.wait(timeout=20) in {code, 1}
+    wait_until_gone(*pids)
+
+
+def test_a_killed_server_leaves_no_family(tmp_path: Path) -> None:
+    runner = run(FAMILY, str(tmp_path / "pids"))
+    server, core = read_pids(tmp_path / "pids")
+    os.kill(server, signal.SIGKILL)
+    assert runner.wait(timeout=20) == 128 + signal.SIGKILL
+    wait_until_gone(server, core)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells a child that its parent died")
+def test_a_killed_runner_takes_the_server_with_it(tmp_path: Path) -> None:
+    runner = run(FAMILY, str(tmp_path / "pids"))
+    server, core = read_pids(tmp_path / "pids")
+    runner.kill()
+    runner.wait()
+    wait_until_gone(server)
+    os.kill(core, signal.SIGKILL)
