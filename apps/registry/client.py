@@ -110,6 +110,17 @@ class EngineClient:
             raise EngineNonsense(f"{self.base_url} returned log-probs for {model} that are not numbers")
         return values
 
+    def read_token_texts(self, model: str, token_ids: Sequence[int]) -> list[str]:
+        """Return the text of each token, as the engine's tokenizer has it. Costs one pass over the tokens."""
+        prompt = [*token_ids[:1], *token_ids]  # An engine says nothing of the first token of a prompt.
+        body = {"model": model, "prompt": prompt, "max_tokens": 1, "prompt_logprobs": 0}
+        answer = self._call_json("POST", "/v1/completions", body, read_s=QUICK_S)
+        try:
+            rows = answer["choices"][0]["prompt_logprobs"][1:]
+            return [str(row[str(token)]["decoded_token"]) for row, token in zip(rows, token_ids, strict=True)]
+        except (KeyError, IndexError, TypeError, ValueError) as error:
+            raise EngineNonsense(f"{self.base_url} returned no usable texts for tokens") from error
+
     def ask_canary(self, model: str) -> str:
         """Return the answer to a short chat; raises EngineNonsense when no token came."""
         messages = [{"role": "user", "content": "Say hello."}]

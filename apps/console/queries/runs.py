@@ -120,7 +120,7 @@ class RunView:
 
 def list_runs(project: Project, *, before: str | None) -> KeysetPage[Run]:
     """Return one page of runs, newest first."""
-    rows = Run.objects.filter(project=project).select_related("launched_by", "policy")
+    rows = Run.objects.filter(project=project).select_related("launched_by", "start_version")
     return page_newest_first(rows, before=before, limit=PER_PAGE)
 
 

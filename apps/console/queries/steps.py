@@ -12,12 +12,13 @@ from apps.console.transcript import Message, decode_json, pretty_json, read_mess
 from apps.core.contracts.arrays import unpack_ids, unpack_logprobs
 from apps.core.errors import NotFound
 from apps.registry.models import Version
+from apps.registry.token_texts import read_token_texts
 from apps.training.models import BatchTrajectory
 from apps.trajectories.models import Exchange, ExchangeStatus, Step, Trajectory
 from apps.trajectories.trie import load_messages
 
 PER_PAGE = 50
-TOKENS_SHOWN = 4000
+TOKENS_SHOWN = 2000
 LEVELS = (0.9, 0.7, 0.5, 0.3, 0.1, 0.02)  # probability at or above which a token has the level of its place
 TOKEN_LEGEND = [*((f"≥ {least:.0%}", level) for level, least in enumerate(LEVELS)), ("less", len(LEVELS))]
 
@@ -186,7 +187,7 @@ def read_tokens(step: Step) -> TokenView:
     """Return the sampled tokens with their probabilities, and their texts where the engine told them."""
     ids = unpack_ids(bytes(step.completion_token_ids))
     logprobs = unpack_logprobs(bytes(step.logprobs))
-    texts = _token_texts(step, n=len(ids))
+    texts = _token_texts(step, ids[:TOKENS_SHOWN])
     cells = [
         _cell(token_id, logprob, texts[place] if texts else "")
         for place, (token_id, logprob) in enumerate(zip(ids[:TOKENS_SHOWN], logprobs, strict=False))
@@ -207,15 +208,12 @@ def _cell(token_id: int, logprob: float, text: str) -> TokenCell:
     return TokenCell(token_id=token_id, text=text, logprob=logprob, probability=probability, level=level)
 
 
-def _token_texts(step: Step, *, n: int) -> list[str]:
-    exchange = find_exchange(step)
-    response: Any = decode_json(exchange.response) if exchange else None
-    try:
-        content = response["choices"][step.choice]["logprobs"]["content"]
-        texts = [str(item["token"]) for item in content]
-    except (KeyError, IndexError, TypeError):
+def _token_texts(step: Step, token_ids: list[int]) -> list[str]:
+    if step.version is None:
         return []
-    return texts if len(texts) == n else []
+    base_model = step.version.policy.base_model
+    texts = read_token_texts(base_model=base_model, token_ids=token_ids, cache_key=step.id)
+    return texts if len(texts) == len(token_ids) else []
 
 
 def find_exchange(step: Step) -> Exchange | None:

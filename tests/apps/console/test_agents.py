@@ -1,0 +1,67 @@
+"""Agents and keys."""
+
+from django.test import Client
+
+from apps.accounts.models import Agent, ApiKey, AuditEvent, Scope, hash_key
+from apps.trajectories.models import Trajectory
+
+
+def test_an_owner_creates_an_agent(owner_browser: Client, agent: Agent) -> None:
+    response = owner_browser.post("/p/shop/agents", {"name": "Night shift"})
+    assert response["Location"] == "/p/shop/agents/night-shift"
+    assert "Night shift" in owner_browser.get("/p/shop/agents").content.decode()
+
+
+def test_a_name_that_is_taken_keeps_the_form(owner_browser: Client, agent: Agent) -> None:
+    response = owner_browser.post("/p/shop/agents", {"name": "Clerk"})
+    html = response.content.decode()
+    assert response.status_code == 400
+    assert "has an agent clerk already" in html
+    assert 'value="Clerk"' in html
+
+
+def test_an_empty_name_is_refused(owner_browser: Client, agent: Agent) -> None:
+    assert owner_browser.post("/p/shop/agents", {"name": ""}).status_code == 400
+    assert owner_browser.post("/p/shop/agents", {"name": "???"}).status_code == 400
+    assert Agent.objects.count() == 1
+
+
+def test_a_new_key_is_shown_once_and_ready_to_use(owner_browser: Client, agent: Agent) -> None:
+    response = owner_browser.post("/p/shop/agents/clerk/keys", {"name": "laptop", "scope": "manage"})
+    html = response.content.decode()
+    key = ApiKey.objects.get()
+    secret = html.split('<code id="secret">')[1].split("<")[0]
+    assert hash_key(secret) == key.sha256
+    assert (key.name, key.scope) == ("laptop", Scope.MANAGE)
+    assert f"Bearer {secret}" in html
+    assert "sendSessionAffinityHeaders" in html
+    assert response["Cache-Control"] == "no-store"
+    assert secret not in owner_browser.get("/p/shop/agents/clerk").content.decode()
+
+
+def test_an_unknown_scope_is_refused(owner_browser: Client, agent: Agent) -> None:
+    assert owner_browser.post("/p/shop/agents/clerk/keys", {"scope": "everything"}).status_code == 400
+    assert not ApiKey.objects.exists()
+
+
+def test_the_panel_waits_and_turns_green(owner_browser: Client, key: ApiKey, agent: Agent) -> None:
+    address = f"/p/shop/agents/clerk/keys/{key.id}/first-call"
+    assert "Waiting for the first call" in owner_browser.get(address).content.decode()
+    trajectory = Trajectory.objects.create(project=agent.project, agent=agent, key=key)
+    html = owner_browser.get(address).content.decode()
+    assert "It works" in html
+    assert trajectory.id in html
+
+
+def test_an_owner_switches_a_key_off(owner_browser: Client, key: ApiKey) -> None:
+    owner_browser.post(f"/p/shop/agents/clerk/keys/{key.id}/off")
+    key.refresh_from_db()
+    assert key.disabled_at
+    assert AuditEvent.objects.filter(action="key.disabled", object_id=key.id).exists()
+    assert owner_browser.post(f"/p/shop/agents/clerk/keys/{key.id}/off").status_code == 409
+
+
+def test_who_may_not_is_told_whom_to_ask(viewer_browser: Client, owner_browser: Client, key: ApiKey) -> None:
+    html = viewer_browser.get("/p/shop/agents").content.decode()
+    assert "Ask owner@example.org" in html
+    assert "disabled" in viewer_browser.get("/p/shop/agents/clerk").content.decode()

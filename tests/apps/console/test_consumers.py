@@ -1,0 +1,93 @@
+"""The socket: members hear news, strangers and passers-by do not."""
+
+import json
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import pytest
+from asgiref.sync import sync_to_async
+from asgiref.testing import ApplicationCommunicator
+from django.db import connections
+from django.test import Client
+
+from apps.accounts.models import Project, User
+from apps.console.consumers import REFUSED
+from apps.core.live import publish_news
+
+pytestmark = pytest.mark.django_db(transaction=True)
+BrowserOf = Callable[[User], Client]
+
+
+@pytest.fixture(autouse=True)
+async def closed_connections() -> AsyncIterator[None]:
+    """Close what the thread of `sync_to_async` opened, else the test database cannot be dropped."""
+    yield
+    await sync_to_async(connections.close_all)()
+
+
+class Socket:
+    """A socket of a page, through the real stack of middlewares."""
+
+    def __init__(self, browser: Client, slug: str, *, origin: str = "http://127.0.0.1") -> None:
+        from clawplatform.asgi import sockets  # noqa: PLC0415 (importing it builds the application)
+
+        cookies = "; ".join(f"{name}={morsel.value}" for name, morsel in browser.cookies.items())
+        headers = [(b"cookie", cookies.encode()), (b"origin", origin.encode()), (b"host", b"127.0.0.1")]
+        path = f"/ws/p/{slug}/news"
+        scope = {"type": "websocket", "path": path, "query_string": b"", "headers": headers, "subprotocols": []}
+        self.line = ApplicationCommunicator(sockets, scope)
+
+    async def open(self) -> dict[str, Any]:
+        """Connect; return the first message of the server."""
+        await self.line.send_input({"type": "websocket.connect"})
+        return await self.receive()
+
+    async def receive(self) -> dict[str, Any]:
+        message: dict[str, Any] = await self.line.receive_output(timeout=3)
+        return message
+
+    async def hear(self) -> dict[str, str]:
+        """Return the next news."""
+        news: dict[str, str] = json.loads((await self.receive())["text"])
+        return news
+
+    async def close(self) -> None:
+        await self.line.send_input({"type": "websocket.disconnect", "code": 1000})
+        await self.line.wait()
+
+
+async def test_members_hear_of_what_changes(project: Project, viewer: User, browser_of: BrowserOf) -> None:
+    socket = Socket(await sync_to_async(browser_of)(viewer), "shop")
+    assert (await socket.open())["type"] == "websocket.accept"
+    assert await socket.hear() == {"kind": "hello", "id": project.id}
+    await sync_to_async(publish_news)(project.id, kind="run", object_id="run_1")
+    assert await socket.hear() == {"kind": "run", "id": "run_1"}
+    await socket.close()
+
+
+async def test_news_of_other_projects_stays_there(
+    project: Project, other_project: Project, viewer: User, browser_of: BrowserOf
+) -> None:
+    socket = Socket(await sync_to_async(browser_of)(viewer), "shop")
+    await socket.open()
+    await socket.hear()
+    await sync_to_async(publish_news)(other_project.id, kind="run", object_id="run_1")
+    assert await socket.line.receive_nothing(timeout=0.3)
+    await socket.close()
+
+
+async def test_strangers_are_refused(project: Project, stranger: User, browser_of: BrowserOf) -> None:
+    socket = Socket(await sync_to_async(browser_of)(stranger), "shop")
+    await socket.open()
+    assert (await socket.receive())["code"] == REFUSED
+
+
+async def test_one_must_be_logged_in(project: Project) -> None:
+    socket = Socket(Client(), "shop")
+    await socket.open()
+    assert (await socket.receive())["code"] == REFUSED
+
+
+async def test_other_sites_are_refused(project: Project, viewer: User, browser_of: BrowserOf) -> None:
+    socket = Socket(await sync_to_async(browser_of)(viewer), "shop", origin="http://evil.example")
+    assert (await socket.open())["type"] == "websocket.close"

@@ -1,0 +1,137 @@
+"""Every address: who gets in, who is told nothing, and which methods it knows."""
+
+import pytest
+from django.test import Client
+
+from apps.accounts.models import ApiKey
+from apps.training.models import Run
+from apps.trajectories.models import Step, Trajectory
+
+PAGES = (
+    "/p/shop/",
+    "/p/shop/agents",
+    "/p/shop/agents/clerk",
+    "/p/shop/agents/clerk/keys/{key}/first-call",
+    "/p/shop/trajectories",
+    "/p/shop/trajectories/{trajectory}",
+    "/p/shop/trajectories/{trajectory}/steps/{step}",
+    "/p/shop/runs",
+    "/p/shop/runs/new",
+    "/p/shop/runs/{run}",
+    "/p/shop/models",
+)
+OWNER, TRAINER, REVIEWER = "owner", "trainer", "reviewer"
+CHANGES = (
+    ("/p/shop/agents", OWNER),
+    ("/p/shop/agents/clerk/keys", OWNER),
+    ("/p/shop/agents/clerk/keys/{key}/off", OWNER),
+    ("/p/shop/trajectories/{trajectory}/labels", REVIEWER),
+    ("/p/shop/trajectories/{trajectory}/exclusion", REVIEWER),
+    ("/p/shop/labels/labl_00000000000000000000000000/take-back", REVIEWER),
+    ("/p/shop/runs/new", TRAINER),
+    ("/p/shop/runs/{run}/cancel", TRAINER),
+    ("/p/shop/runs/{run}/resume", TRAINER),
+    ("/p/shop/models/0/promote", TRAINER),
+    ("/p/shop/models/roll-back", TRAINER),
+)
+ONLY_POST = [address for address, _ in CHANGES if address not in PAGES]
+
+
+@pytest.fixture
+def ids(key: ApiKey, trajectory: Trajectory, step: Step, run: Run) -> dict[str, str]:
+    return {"key": key.id, "trajectory": trajectory.id, "step": step.id, "run": run.id}
+
+
+@pytest.mark.parametrize("address", PAGES)
+def test_members_see_the_page(address: str, ids: dict[str, str], viewer_browser: Client) -> None:
+    response = viewer_browser.get(address.format(**ids))
+    assert response.status_code == 200
+    assert "default-src 'self'" in response["Content-Security-Policy"]
+    assert response["X-Request-Id"].startswith("req_")
+    html = response.content.decode()
+    assert " style=" not in html
+    assert "<script>" not in html
+
+
+@pytest.mark.parametrize("address", PAGES)
+def test_one_must_log_in(address: str, ids: dict[str, str], anonymous_browser: Client) -> None:
+    response = anonymous_browser.get(address.format(**ids))
+    assert response.status_code == 302
+    assert response["Location"].startswith("/login?next=/p/shop/")
+
+
+@pytest.mark.parametrize("address", PAGES)
+def test_another_team_is_told_nothing(address: str, ids: dict[str, str], stranger_browser: Client) -> None:
+    response = stranger_browser.get(address.format(**ids))
+    assert response.status_code == 404
+    assert "Shop" not in response.content.decode()
+
+
+@pytest.mark.parametrize(("address", "_role"), CHANGES)
+def test_changes_need_a_login_and_the_team(
+    address: str, _role: str, ids: dict[str, str], anonymous_browser: Client, stranger_browser: Client
+) -> None:
+    assert anonymous_browser.post(address.format(**ids)).status_code == 302
+    assert stranger_browser.post(address.format(**ids)).status_code == 404
+
+
+@pytest.mark.parametrize(("address", "role"), CHANGES)
+def test_changes_need_the_role(
+    address: str,
+    role: str,
+    ids: dict[str, str],
+    viewer_browser: Client,
+    reviewer_browser: Client,
+    trainer_browser: Client,
+) -> None:
+    too_small = {REVIEWER: [viewer_browser], TRAINER: [viewer_browser, reviewer_browser], OWNER: [trainer_browser]}
+    for browser in too_small[role]:
+        response = browser.post(address.format(**ids))
+        assert response.status_code == 403
+        assert role in response.content.decode()
+
+
+@pytest.mark.parametrize("address", ONLY_POST)
+def test_changes_cannot_be_linked_to(address: str, ids: dict[str, str], owner_browser: Client) -> None:
+    assert owner_browser.get(address.format(**ids)).status_code == 405
+
+
+@pytest.mark.parametrize("address", [page for page in PAGES if page not in {"/p/shop/agents", "/p/shop/runs/new"}])
+def test_pages_take_no_post(address: str, ids: dict[str, str], owner_browser: Client) -> None:
+    assert owner_browser.post(address.format(**ids)).status_code == 405
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "/p/shop/agents/nobody",
+        "/p/shop/trajectories/traj_00000000000000000000000000",
+        "/p/shop/trajectories/{trajectory}/steps/step_00000000000000000000000000",
+        "/p/shop/trajectories/{trajectory}/steps/99",
+        "/p/shop/runs/run_00000000000000000000000000",
+        "/p/shop/runs/{run}/batches/7",
+        "/p/shop/agents/clerk/keys/key_00000000000000000000000000/first-call",
+        "/p/nowhere/",
+        "/x/traj_00000000000000000000000000",
+        "/x/nonsense",
+        "/nowhere",
+    ],
+)
+def test_what_is_not_there_is_a_page_in_words(address: str, ids: dict[str, str], owner_browser: Client) -> None:
+    response = owner_browser.get(address.format(**ids))
+    assert response.status_code == 404
+    assert "Request id" in response.content.decode()
+
+
+def test_a_form_without_its_token_is_refused_in_words(trajectory: Trajectory, owner_browser: Client) -> None:
+    owner_browser.handler.enforce_csrf_checks = True
+    response = owner_browser.post(f"/p/shop/trajectories/{trajectory.id}/labels", {"value": "1"})
+    assert response.status_code == 403
+    assert "reload" in response.content.decode()
+
+
+def test_an_unknown_api_address_answers_in_json(anonymous_browser: Client) -> None:
+    response = anonymous_browser.get("/api/v1/nowhere")
+    assert response.status_code == 404
+    assert response["Content-Type"] == "application/problem+json"
+    assert response.json()["request_id"] == response["X-Request-Id"]

@@ -1,0 +1,183 @@
+"""Runs: the list, the form, one run, its batches."""
+
+from collections.abc import Callable
+
+import pytest
+from django.test import Client
+from django.utils import timezone
+
+from apps.accounts.models import Agent, Project
+from apps.console.queries.runs import POINTS_SHOWN, read_curves, read_progress
+from apps.registry.models import Policy
+from apps.training.models import Attempt, AttemptState, Batch, BatchState, BatchTrajectory, Metric, Run, RunState
+from apps.trajectories.models import Trajectory
+
+
+def form(**settings: str) -> dict[str, str]:
+    """What a browser sends."""
+    return {"name": "warmer", "recipe.n_steps": "2", "recipe.trajectories_per_step": "2", **settings}
+
+
+def test_a_trainer_launches_a_run(trainer_browser: Client, ready: list[Trajectory]) -> None:
+    response = trainer_browser.post("/p/shop/runs/new", form())
+    run = Run.objects.get()
+    assert response["Location"] == f"/p/shop/runs/{run.id}"
+    assert (run.name, run.n_steps, run.state) == ("warmer", 2, RunState.QUEUED)
+    assert run.recipe["learning_rate"] == 5e-4
+
+
+def test_sending_the_form_twice_makes_one_run(trainer_browser: Client, ready: list[Trajectory]) -> None:
+    places = {trainer_browser.post("/p/shop/runs/new", form(idempotency_key="one"))["Location"] for _ in range(2)}
+    assert len(places) == 1
+    assert Run.objects.count() == 1
+
+
+def test_the_form_says_what_is_ready_and_why_the_rest_is_not(
+    trainer_browser: Client, ready: list[Trajectory], trajectory: Trajectory
+) -> None:
+    html = trainer_browser.get("/p/shop/runs/new").content.decode()
+    assert '<span class="ready-count">2</span>' in html
+    assert "without a reward" in html
+    narrowed = trainer_browser.get("/p/shop/runs/new?selection.min_reward=0.5").content.decode()
+    assert '<span class="ready-count">1</span>' in narrowed
+    assert "min_reward" in narrowed.split("curl")[1]
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"recipe.n_steps": "0"}, "greater than or equal to 1"),
+        ({"recipe.n_steps": "many"}, "valid integer"),
+        ({"recipe.lora_rank": "3"}, "lora_rank must be one of"),
+        ({"recipe.estimator": "group", "recipe.ema_decay": "0.5"}, "ema_decay has no effect"),
+        ({"selection.min_reward": "7"}, "less than or equal to 1"),
+        ({"recipe.learning_rate": "nan"}, "finite number"),
+        ({"selection.agent": "nobody"}, "nothing is ready to train on"),
+        ({"name": "x" * 101}, "at most 100 characters"),
+    ],
+)
+def test_a_wrong_setting_is_said_on_the_form_and_nothing_is_lost(
+    settings: dict[str, str], words: str, trainer_browser: Client, ready: list[Trajectory]
+) -> None:
+    response = trainer_browser.post("/p/shop/runs/new", form(**settings))
+    html = response.content.decode()
+    assert response.status_code == 400
+    assert words in html
+    assert 'name="recipe.trajectories_per_step" id="f-recipe.trajectories_per_step" value="2"' in html
+    assert not Run.objects.exists()
+
+
+def test_a_run_without_anything_to_learn_from_is_refused(trainer_browser: Client, trajectory: Trajectory) -> None:
+    response = trainer_browser.post("/p/shop/runs/new", form())
+    assert response.status_code == 400
+    assert "1 without a reward" in response.content.decode()
+
+
+def test_a_project_without_a_policy_says_so(trainer_browser: Client, project: Project, agent: Agent) -> None:
+    assert "has no policy yet" in trainer_browser.get("/p/shop/runs/new").content.decode()
+
+
+def test_a_run_can_be_duplicated(trainer_browser: Client, run: Run) -> None:
+    html = trainer_browser.get(f"/p/shop/runs/new?from={run.id}").content.decode()
+    assert 'name="recipe.n_steps" id="f-recipe.n_steps" value="3"' in html
+    assert 'value="first"' in html
+
+
+def test_the_list_shows_runs(viewer_browser: Client, run: Run) -> None:
+    html = viewer_browser.get("/p/shop/runs").content.decode()
+    assert "first" in html
+    assert "waits for a worker" in html
+
+
+def test_a_run_is_cancelled_and_resumed(trainer_browser: Client, run: Run) -> None:
+    trainer_browser.post(f"/p/shop/runs/{run.id}/cancel")
+    run.refresh_from_db()
+    assert run.state == RunState.CANCELLED
+    assert "Resume" in trainer_browser.get(f"/p/shop/runs/{run.id}").content.decode()
+    trainer_browser.post(f"/p/shop/runs/{run.id}/resume")
+    run.refresh_from_db()
+    assert run.state == RunState.QUEUED
+    assert trainer_browser.post(f"/p/shop/runs/{run.id}/resume").status_code == 409
+
+
+def test_a_failed_run_says_why(viewer_browser: Client, run: Run) -> None:
+    Run.objects.filter(pk=run.pk).update(state=RunState.FAILED, error="The trainer ran out of memory on device 0.")
+    assert "ran out of memory" in viewer_browser.get(f"/p/shop/runs/{run.id}").content.decode()
+
+
+@pytest.fixture
+def attempt(run: Run) -> Attempt:
+    Run.objects.filter(pk=run.pk).update(state=RunState.RUNNING, started_at=timezone.now())
+    run.refresh_from_db()
+    return Attempt.objects.create(run=run, number=1, host="gpu-1")
+
+
+def add_points(attempt: Attempt, steps: range, *, loss: float) -> None:
+    for step in steps:
+        at = timezone.now() + timezone.timedelta(seconds=20 * step)
+        Metric.objects.create(run=attempt.run, attempt=attempt, step=step, values={"loss": loss + step}, at=at)
+
+
+def test_curves_follow_the_latest_attempt_and_keep_the_lost_points(run: Run, attempt: Attempt) -> None:
+    add_points(attempt, range(1, 4), loss=0)
+    Attempt.objects.filter(pk=attempt.pk).update(state=AttemptState.LOST)
+    second = Attempt.objects.create(run=run, number=2, host="gpu-2")
+    add_points(second, range(3, 5), loss=10)
+    curve = next(curve for curve in read_curves(run) if curve.name == "loss")
+    assert (curve.steps, curve.values) == ([1, 2, 3, 4], [1, 2, 13, 14])
+    assert curve.lost == [None, None, 3, None]
+
+
+def test_long_curves_are_thinned_and_keep_their_end(run: Run, attempt: Attempt) -> None:
+    points = [Metric(run=run, attempt=attempt, step=step, values={"loss": step}) for step in range(1, 1501)]
+    Metric.objects.bulk_create(points)
+    curve = read_curves(run)[0]
+    assert len(curve.steps) <= POINTS_SHOWN + 1
+    assert curve.steps[-1] == 1500
+
+
+def test_the_estimate_comes_from_the_latest_steps(run: Run, attempt: Attempt) -> None:
+    assert read_progress(run).eta_s is None
+    add_points(attempt, range(1, 3), loss=0)
+    Run.objects.filter(pk=run.pk).update(steps_done=2)
+    run.refresh_from_db()
+    progress = read_progress(run)
+    assert progress.percent == 67
+    assert progress.eta_s == pytest.approx(20, abs=1)
+
+
+def test_the_page_of_a_run_leads_to_its_trajectories(
+    viewer_browser: Client, run: Run, attempt: Attempt, ready: list[Trajectory], policy: Policy
+) -> None:
+    add_points(attempt, range(1, 2), loss=0)
+    batch = Batch.objects.create(
+        run=run, step=1, state=BatchState.TRAINED, reward_mean=0.25, n_samples=2, discards={"stale": 1}
+    )
+    for row in ready:
+        BatchTrajectory.objects.create(batch=batch, policy=policy, trajectory=row, reward=row.reward or 0)
+    html = viewer_browser.get(f"/p/shop/runs/{run.id}").content.decode()
+    assert 'data-chart="loss"' in html
+    assert 'data-chart="reward"' in html
+    assert '"name": "loss"' in html
+    assert "1 stale" in html
+    inside = viewer_browser.get(f"/p/shop/runs/{run.id}/batches/1").content.decode()
+    assert all(row.id in inside for row in ready)
+    back = viewer_browser.get(f"/p/shop/trajectories/{ready[0].id}").content.decode()
+    assert f"/p/shop/runs/{run.id}/batches/1" in back
+
+
+def test_who_may_not_launch_sees_whom_to_ask(reviewer_browser: Client, owner_browser: Client, policy: Policy) -> None:
+    html = reviewer_browser.get("/p/shop/runs/new").content.decode()
+    assert "Ask owner@example.org" in html
+
+
+def test_the_page_costs_the_same_for_many_runs(
+    viewer_browser: Client, run: Run, django_assert_max_num_queries: Callable[[int], object]
+) -> None:
+    for number in range(20):
+        run.pk = None
+        run.id = f"run_{number:026d}"
+        run.state = RunState.SUCCEEDED
+        run.save(force_insert=True)
+    with django_assert_max_num_queries(10):  # type: ignore[attr-defined]
+        viewer_browser.get("/p/shop/runs")

@@ -1,0 +1,171 @@
+"""The list, one trajectory, and what hostile words can do to it (nothing)."""
+
+import json
+from collections.abc import Callable
+
+import pytest
+from django.test import Client
+
+from apps.accounts.models import Agent
+from apps.registry.models import Version
+from apps.trajectories.models import Step, Trajectory
+from tests.factories.trajectories import ExchangeFactory, StepFactory
+
+AddTrajectory = Callable[..., Trajectory]
+HOSTILE = "<script>alert(1)</script><img src=x onerror=alert(2)> **bold** [click](javascript:alert(3)) \"'>"
+
+
+def test_the_list_shows_the_newest_first(owner_browser: Client, add_trajectory: AddTrajectory) -> None:
+    add_trajectory(title="older")
+    add_trajectory(title="newer", reward=0.5)
+    html = owner_browser.get("/p/shop/trajectories").content.decode()
+    assert html.index("newer") < html.index("older")
+    assert "+0.50" in html
+
+
+@pytest.mark.parametrize(
+    ("query", "titles"),
+    [
+        ("", {"good", "bad", "open"}),
+        ("rewarded=yes", {"good", "bad"}),
+        ("rewarded=no", {"open"}),
+        ("rewarded=good", {"good"}),
+        ("rewarded=bad", {"bad"}),
+        ("state=open", {"open"}),
+        ("channel=val", {"bad"}),
+        ("agent=clerk&rewarded=good", {"good"}),
+        ("agent=nobody", set()),
+    ],
+)
+def test_filters_stand_in_the_address(
+    query: str, titles: set[str], owner_browser: Client, add_trajectory: AddTrajectory
+) -> None:
+    add_trajectory(title="good", reward=1.0)
+    add_trajectory(title="bad", reward=-1.0, channel="val")
+    add_trajectory(title="open", state="open", completed_at=None)
+    html = owner_browser.get(f"/p/shop/trajectories?{query}").content.decode()
+    assert {title for title in ("good", "bad", "open") if f">{title}</a>" in html} == titles
+
+
+def test_a_filter_that_does_not_exist_is_refused(owner_browser: Client, agent: Agent) -> None:
+    response = owner_browser.get("/p/shop/trajectories?state=sleeping")
+    assert response.status_code == 400
+    assert "use one of open, complete" in response.content.decode()
+
+
+def test_the_list_pages_by_key_and_keeps_the_filters(owner_browser: Client, add_trajectory: AddTrajectory) -> None:
+    rows = [add_trajectory(title=f"row {number}", reward=1.0) for number in range(52)]
+    first = owner_browser.get("/p/shop/trajectories?rewarded=yes").content.decode()
+    assert f"rewarded=yes&amp;before={rows[2].id}" in first
+    second = owner_browser.get(f"/p/shop/trajectories?rewarded=yes&before={rows[2].id}").content.decode()
+    assert "row 1<" in second
+    assert "row 2<" not in second
+    assert "data-live-rows" not in second
+
+
+def test_the_list_costs_the_same_for_many_rows(
+    owner_browser: Client, add_trajectory: AddTrajectory, django_assert_max_num_queries: Callable[[int], object]
+) -> None:
+    for _ in range(30):
+        add_trajectory()
+    with django_assert_max_num_queries(10):  # type: ignore[attr-defined]
+        owner_browser.get("/p/shop/trajectories")
+
+
+def test_an_empty_list_teaches(owner_browser: Client, agent: Agent) -> None:
+    assert "No trajectory yet" in owner_browser.get("/p/shop/trajectories").content.decode()
+    assert "Clear the filters" in owner_browser.get("/p/shop/trajectories?state=open").content.decode()
+
+
+def test_hostile_words_stay_words(owner_browser: Client, add_trajectory: AddTrajectory) -> None:
+    call = {"id": HOSTILE, "function": {"name": HOSTILE, "arguments": json.dumps({"q": HOSTILE})}}
+    row = add_trajectory(
+        title=HOSTILE,
+        group=HOSTILE,
+        session_key=HOSTILE,
+        step={
+            "messages": [{"role": HOSTILE, "content": [{"type": "text", "text": HOSTILE}, {"type": HOSTILE}]}],
+            "answer": json.dumps({"role": "assistant", "content": HOSTILE, "tool_calls": [call]}).encode(),
+        },
+    )
+    for address in (
+        "/p/shop/",
+        "/p/shop/trajectories",
+        f"/p/shop/trajectories/{row.id}",
+        *(f"/p/shop/trajectories/{row.id}?step=0&view={view}" for view in ("prompt", "tokens", "raw")),
+    ):
+        html = owner_browser.get(address).content.decode()
+        assert "<script>alert" not in html
+        assert "<img src=x" not in html
+        assert 'href="javascript:' not in html
+        assert "&lt;script&gt;alert(1)" in html
+
+
+@pytest.mark.parametrize("content", ["", None, 7, {"a": 1}, [1, None, {"text": 5}]])
+def test_any_shape_of_message_is_shown(content: object, owner_browser: Client, add_trajectory: AddTrajectory) -> None:
+    messages = [{"role": "user", "content": content}, "no message", None, {"tool_calls": "no list"}]
+    row = add_trajectory(step={"messages": messages})
+    assert owner_browser.get(f"/p/shop/trajectories/{row.id}").status_code == 200
+
+
+def test_long_texts_are_folded_and_whole(owner_browser: Client, add_trajectory: AddTrajectory) -> None:
+    text = "".join(f"word{number} " for number in range(2000))
+    row = add_trajectory(step={"messages": [{"role": "user", "content": text}]})
+    html = owner_browser.get(f"/p/shop/trajectories/{row.id}").content.decode()
+    assert f"Show all {len(text):,} characters" in html
+    assert all(f"word{number} " in html for number in (0, 999, 1999))
+
+
+def test_a_step_says_what_is_unusual(owner_browser: Client, trajectory: Trajectory, step: Step, base: Version) -> None:
+    side = StepFactory.create(trajectory=trajectory, index=1, parent=step, side_call="title", version=base)
+    StepFactory.create(
+        trajectory=trajectory,
+        index=2,
+        parent=side,
+        status="aborted",
+        is_exact=False,
+        is_excluded=True,
+        finish_reason="length",
+    )
+    html = owner_browser.get(f"/p/shop/trajectories/{trajectory.id}").content.decode()
+    for words in (
+        "1 side call",
+        "side call: title",
+        "aborted",
+        "text only",
+        "cut off",
+        "excluded",
+        "from step 1",
+        ">v0<",
+    ):
+        assert words in html
+
+
+def test_many_steps_are_paged(owner_browser: Client, trajectory: Trajectory) -> None:
+    for index in range(1, 60):
+        StepFactory.create(trajectory=trajectory, index=index)
+    address = f"/p/shop/trajectories/{trajectory.id}"
+    first = owner_browser.get(address).content.decode()
+    assert 'id="step-49"' in first
+    assert 'id="step-50"' not in first
+    assert "?from=50" in first
+    assert 'id="step-55"' in owner_browser.get(f"{address}?step=55").content.decode()
+
+
+def test_the_token_view_colours_by_probability(owner_browser: Client, add_trajectory: AddTrajectory) -> None:
+    row = add_trajectory(step={"completion_ids": [11, 12, 13], "token_logprobs": [-0.01, -1.0, -9.0]})
+    html = owner_browser.get(f"/p/shop/trajectories/{row.id}/steps/0?view=tokens").content.decode()
+    assert 'data-p="0" title="11 · p 99.0 %' in html
+    assert 'data-p="3" title="12 · p 36.8 %' in html
+    assert 'data-p="6" title="13' in html
+
+
+def test_the_raw_view_shows_the_exchange(owner_browser: Client, trajectory: Trajectory, step: Step) -> None:
+    ExchangeFactory.create(id=step.exchange_id, messages=[{"role": "user", "content": "raw words"}])
+    html = owner_browser.get(f"/p/shop/trajectories/{trajectory.id}/steps/{step.id}?view=raw").content.decode()
+    assert "raw words" in html
+
+
+def test_a_view_that_does_not_exist_is_refused(owner_browser: Client, trajectory: Trajectory) -> None:
+    response = owner_browser.get(f"/p/shop/trajectories/{trajectory.id}/steps/0?view=smell")
+    assert response.status_code == 400
