@@ -82,6 +82,8 @@ def build_environment(job: TrainJob, *, n_processes: int) -> dict[str, str]:
     if job.device == "cpu":
         n_threads = max(1, len(os.sched_getaffinity(0)) // n_processes)
         environment.setdefault("OMP_NUM_THREADS", str(n_threads))
+        # The engine and the web process work on the same cores: a thread that spins while it waits takes them away.
+        environment.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     return environment
 
 

@@ -43,7 +43,7 @@ def test_a_token_is_clipped_only_where_it_would_gain(
     ratio: float,
     advantage: float,
     loss: float,
-    is_clipped: bool,  # noqa: FBT001
+    is_clipped: bool,
 ) -> None:
     result = compute([ratio], [advantage])
     assert float(result.loss) == pytest.approx(loss)
