@@ -21,6 +21,7 @@ from worker.trainer.events import EventLog, make_event, read_events
 FINAL_KINDS = {"done": 0, "stopped": 0, "failed": 1}
 POLL_S = 0.2
 LOG_TAIL_BYTES = 2000
+VISIBLE_DEVICES = "CUDA_VISIBLE_DEVICES"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,7 +44,8 @@ def main(argv: list[str]) -> int:
         log.append(make_event("failed", step=0, message=f"The job cannot be read: {error}"))
         return 1
     offset = _size(options.run_dir / EVENTS_FILE)
-    attempt = Attempt(build_launcher_argv(options), build_environment(job, n_processes=options.n_processes))
+    environment = build_environment(job, n_processes=options.n_processes)
+    attempt = Attempt(build_launcher_argv(options, visible=environment.get(VISIBLE_DEVICES, "")), environment)
     code = attempt.wait()
     return conclude(options.run_dir, offset=offset, code=code, is_stopped=attempt.is_stopping)
 
@@ -64,12 +66,17 @@ def parse_options(argv: list[str]) -> LaunchOptions:
     )
 
 
-def build_launcher_argv(options: LaunchOptions) -> list[str]:
-    """Return DeepSpeed's own command line."""
+def build_launcher_argv(options: LaunchOptions, *, visible: str = "") -> list[str]:
+    """Return DeepSpeed's own command line; `visible` names the GPUs that this host may use ("1,3"), "" for all."""
     argv = [sys.executable, "-u", "-m", "deepspeed.launcher.runner", "--no_local_rank", "--log_level", "warning"]
-    argv += ["--num_accelerators", str(options.n_processes), "--master_port", str(options.master_port)]
+    argv += ["--master_port", str(options.master_port)]
     # A path that does not exist keeps a host file of the machine's own (/job/hostfile) from being picked up.
     argv += ["--hostfile", options.hostfile or str(options.run_dir / "no-hostfile")]
+    if visible and options.hostfile is None:
+        # Given a mere number, DeepSpeed counts from GPU 0, where the engine may be.
+        argv += ["--include", f"localhost:{','.join(visible.split(',')[: options.n_processes])}"]
+    else:
+        argv += ["--num_accelerators", str(options.n_processes)]
     return [*argv, "--module", "worker.trainer.rank", str(options.run_dir)]
 
 
@@ -80,6 +87,7 @@ def build_environment(job: TrainJob, *, n_processes: int) -> dict[str, str]:
     # DeepSpeed compiles an operator at its first use and calls `ninja`, which pip puts beside the interpreter.
     environment["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{environment.get('PATH', os.defpath)}"
     if job.device == "cpu":
+        environment.pop(VISIBLE_DEVICES, None)
         n_threads = max(1, len(os.sched_getaffinity(0)) // n_processes)
         environment.setdefault("OMP_NUM_THREADS", str(n_threads))
         # The engine and the web process work on the same cores: a thread that spins while it waits takes them away.

@@ -34,6 +34,12 @@ def test_a_host_file_lying_on_the_machine_is_not_picked_up(tmp_path: Path) -> No
     assert argv[argv.index("--hostfile") + 1] == "/etc/hosts.ds"
 
 
+def test_only_the_gpus_that_it_may_use_are_used(tmp_path: Path) -> None:
+    argv = build_launcher_argv(options(tmp_path), visible="1,3,5")
+    assert argv[argv.index("--include") + 1] == "localhost:1,3"
+    assert "--num_accelerators" not in argv
+
+
 def test_ranks_on_a_cpu_share_its_cores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(6)))
