@@ -16,6 +16,7 @@ from pathlib import Path
 
 from apps.core.contracts.codec import ContractError, decode
 from apps.core.contracts.training import EVENTS_FILE, JOB_FILE, LOG_FILE, TrainJob
+from worker.trainer.errors import TrainerError
 from worker.trainer.events import EventLog, make_event, read_events
 
 FINAL_KINDS = {"done": 0, "stopped": 0, "failed": 1}
@@ -40,12 +41,13 @@ def main(argv: list[str]) -> int:
     log = EventLog(options.run_dir)
     try:
         job = decode(TrainJob, (options.run_dir / JOB_FILE).read_bytes())
-    except (OSError, ContractError) as error:
-        log.append(make_event("failed", step=0, message=f"The job cannot be read: {error}"))
+        environment = build_environment(job, n_processes=options.n_processes)
+        launcher_argv = build_launcher_argv(options, visible=environment.get(VISIBLE_DEVICES, ""))
+    except (OSError, ContractError, TrainerError) as error:
+        log.append(make_event("failed", step=0, message=f"The job cannot be started: {error}"))
         return 1
     offset = _size(options.run_dir / EVENTS_FILE)
-    environment = build_environment(job, n_processes=options.n_processes)
-    attempt = Attempt(build_launcher_argv(options, visible=environment.get(VISIBLE_DEVICES, "")), environment)
+    attempt = Attempt(launcher_argv, environment)
     code = attempt.wait()
     return conclude(options.run_dir, offset=offset, code=code, is_stopped=attempt.is_stopping)
 
@@ -67,14 +69,20 @@ def parse_options(argv: list[str]) -> LaunchOptions:
 
 
 def build_launcher_argv(options: LaunchOptions, *, visible: str = "") -> list[str]:
-    """Return DeepSpeed's own command line; `visible` names the GPUs that this host may use ("1,3"), "" for all."""
+    """Return DeepSpeed's own command line; `visible` names the GPUs that this host may use ("1,3"), "" for all.
+
+    Raises TrainerError when there are too few.
+    """
     argv = [sys.executable, "-u", "-m", "deepspeed.launcher.runner", "--no_local_rank", "--log_level", "warning"]
     argv += ["--master_port", str(options.master_port)]
     # A path that does not exist keeps a host file of the machine's own (/job/hostfile) from being picked up.
     argv += ["--hostfile", options.hostfile or str(options.run_dir / "no-hostfile")]
     if visible and options.hostfile is None:
         # Given a mere number, DeepSpeed counts from GPU 0, where the engine may be.
-        argv += ["--include", f"localhost:{','.join(visible.split(',')[: options.n_processes])}"]
+        devices = visible.split(",")[: options.n_processes]
+        if len(devices) < options.n_processes:
+            raise TrainerError(f"{options.n_processes} processes need as many GPUs; {VISIBLE_DEVICES} is {visible!r}.")
+        argv += ["--include", f"localhost:{','.join(devices)}"]
     else:
         argv += ["--num_accelerators", str(options.n_processes)]
     return [*argv, "--module", "worker.trainer.rank", str(options.run_dir)]

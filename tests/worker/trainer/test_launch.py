@@ -6,6 +6,7 @@ import pytest
 
 from apps.core.contracts.training import LOG_FILE
 from tests.worker.trainer.samples import make_job
+from worker.trainer.errors import TrainerError
 from worker.trainer.events import EventLog, make_event, read_events
 from worker.trainer.launch import LaunchOptions, build_environment, build_launcher_argv, conclude, main, parse_options
 
@@ -38,6 +39,8 @@ def test_only_the_gpus_that_it_may_use_are_used(tmp_path: Path) -> None:
     argv = build_launcher_argv(options(tmp_path), visible="1,3,5")
     assert argv[argv.index("--include") + 1] == "localhost:1,3"
     assert "--num_accelerators" not in argv
+    with pytest.raises(TrainerError, match="2 processes need as many GPUs"):
+        build_launcher_argv(options(tmp_path), visible="1")
 
 
 def test_ranks_on_a_cpu_share_its_cores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -85,4 +88,4 @@ def test_the_verdict_of_an_earlier_attempt_does_not_count(tmp_path: Path) -> Non
 
 def test_a_job_that_cannot_be_read_is_said(tmp_path: Path) -> None:
     assert main([str(tmp_path)]) == 1
-    assert "job cannot be read" in last_event(tmp_path)[1]
+    assert "job cannot be started" in last_event(tmp_path)[1]
