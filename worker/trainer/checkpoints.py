@@ -32,7 +32,7 @@ class Checkpoint:
     event: TrainerEvent
 
 
-def save_checkpoint(engine: Any, *, run_dir: Path, event: TrainerEvent, n_ranks: int, ranks: Ranks) -> None:
+def save_checkpoint(engine: Any, *, run_dir: Path, event: TrainerEvent, ranks: Ranks) -> None:
     """Write the checkpoint after `event.step`; all ranks call it."""
     folder = run_dir / checkpoint_dir(event.step)
     partial = partial_of(folder)
@@ -43,7 +43,7 @@ def save_checkpoint(engine: Any, *, run_dir: Path, event: TrainerEvent, n_ranks:
     engine.save_checkpoint(str(partial), tag=TAG, save_latest=False, exclude_frozen_parameters=True)
     ranks.barrier()
     if ranks.is_main:
-        state = {"n_ranks": n_ranks, "event": encode(event)}
+        state = {"n_ranks": ranks.count, "event": encode(event)}
         write_atomic(partial / STATE_FILE, json.dumps(state))
         publish_folder(folder)
         _drop_old(folder.parent)

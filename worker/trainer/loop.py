@@ -39,7 +39,7 @@ def run_job(job: TrainJob, *, run_dir: Path, log: EventLog, ranks: Ranks) -> Non
         probe = answer_probe(engine, batch.probe, device=ranks.device)
         adapter = save_adapter(policy, run_dir=run_dir, step=step, zero_stage=job.zero_stage, ranks=ranks)
         event = make_event("step", step=step, metrics=metrics, adapter=adapter, probe=probe)
-        save_checkpoint(engine, run_dir=run_dir, event=event, n_ranks=ranks.count, ranks=ranks)
+        save_checkpoint(engine, run_dir=run_dir, event=event, ranks=ranks)
         if ranks.is_main:
             log.append(event)
     if ranks.is_main:

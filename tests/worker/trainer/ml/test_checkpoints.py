@@ -25,7 +25,7 @@ class FakeEngine:
 
 def save(run_dir: Path, step: int) -> None:
     event = make_event("step", step=step, metrics={"loss": 0.5}, probe=PROBE)
-    save_checkpoint(FakeEngine(), run_dir=run_dir, event=event, n_ranks=1, ranks=Ranks(run_dir, device="cpu"))
+    save_checkpoint(FakeEngine(), run_dir=run_dir, event=event, ranks=Ranks(run_dir, device="cpu"))
 
 
 def names(run_dir: Path) -> list[str]:
