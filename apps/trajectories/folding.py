@@ -105,6 +105,6 @@ def _count_in(call: Call, trajectory: Trajectory, steps: list[Step]) -> None:
         has_error=trajectory.has_error,
         last_step_at=trajectory.last_step_at,
         n_steps=F("n_steps") + len(steps),
-        n_prompt_tokens=F("n_prompt_tokens") + sum(step.n_prompt_tokens for step in steps),
+        n_prompt_tokens=F("n_prompt_tokens") + (steps[0].n_prompt_tokens if steps else 0),  # choices share it
         n_completion_tokens=F("n_completion_tokens") + sum(step.n_completion_tokens for step in steps),
     )

@@ -41,7 +41,7 @@ class TrajectoryQuerySet(models.QuerySet["Trajectory"]):
         from apps.trajectories.models import Exchange  # noqa: PLC0415 (the models import this file)
 
         pending = Exchange.objects.filter(
-            Q(trajectory_id="") | Q(trajectory_id=OuterRef("id")),
+            Q(trajectory_id=OuterRef("id")) | Q(trajectory_id="", session_key=OuterRef("session_key")),
             folded_at=None,
             agent_id=OuterRef("agent_id"),
             started_at__lte=OuterRef("completed_at"),

@@ -93,6 +93,7 @@ def test_choices_of_one_call_are_siblings(key: ApiKey) -> None:
     one, two, after = Step.objects.order_by("index")
     assert (one.choice, two.choice) == (0, 1)
     assert one.parent_id is two.parent_id is None
+    assert Trajectory.objects.get().n_prompt_tokens == 3 + 3
     assert after.parent == two
 
 

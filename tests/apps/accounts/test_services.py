@@ -1,0 +1,83 @@
+"""Making people, teams, projects, agents and keys."""
+
+from datetime import timedelta
+
+import pytest
+from django.db import IntegrityError, transaction
+from django.utils import timezone
+
+from apps.accounts import services
+from apps.accounts.models import Agent, ApiKey, AuditEvent, Membership, Project, Role, Scope, Team, User
+from apps.core.errors import Conflict, InvalidInput
+from tests.factories.accounts import ApiKeyFactory, UserFactory
+
+pytestmark = pytest.mark.django_db
+
+
+def test_a_person_logs_in_by_e_mail_in_any_case() -> None:
+    services.create_user(email="Ada@Example.org", password="correct horse battery")
+    assert User.objects.get_by_natural_key("ADA@example.ORG").check_password("correct horse battery")
+    with pytest.raises(Conflict):
+        services.create_user(email="ada@example.org", password="another password")
+
+
+def test_the_database_too_keeps_e_mails_unique_in_any_case() -> None:
+    UserFactory.create(email="ada@example.org")
+    with pytest.raises(IntegrityError), transaction.atomic():
+        User.objects.bulk_create([User(email="ADA@example.org")])
+
+
+def test_a_team_has_an_owner(owner: User) -> None:
+    team = services.create_team(name="New", owner=owner)
+    assert Membership.objects.get(team=team, user=owner).role == Role.OWNER
+
+
+def test_a_members_role_can_be_changed(team: Team, mate: User) -> None:
+    services.add_member(team=team, user=mate, role=Role.TRAINER, actor="x")
+    assert Membership.objects.get(team=team, user=mate).role == Role.TRAINER
+
+
+def test_a_projects_address_is_unique_over_all_teams(team: Team, other_project: Project) -> None:
+    assert services.create_project(team=team, name="My Shop", actor="x").slug == "my-shop"
+    with pytest.raises(Conflict):
+        services.create_project(team=team, name="Elsewhere", actor="x")
+    with pytest.raises(InvalidInput):
+        services.create_project(team=team, name="§§", actor="x")
+
+
+def test_a_secret_is_kept_as_a_hash_only(agent: Agent) -> None:
+    key, secret = services.create_key(agent=agent, actor="x", scope=Scope.MANAGE)
+    assert secret.startswith("claw-")
+    assert len(secret) > 40
+    assert secret not in {str(value) for value in vars(ApiKey.objects.get()).values()}
+    assert key.matches(secret)
+    assert not key.matches(f"{secret}x")
+    assert str(key) == f"{secret[:9]}…{secret[-4:]}"
+
+
+def test_only_keys_in_force_are_usable(agent: Agent, key: ApiKey) -> None:
+    now = timezone.now()
+    ApiKeyFactory.create(agent=agent, expires_at=now - timedelta(seconds=1))
+    ApiKeyFactory.create(agent=agent, disabled_at=now)
+    later = ApiKeyFactory.create(agent=agent, expires_at=now + timedelta(days=1))
+    assert set(ApiKey.objects.usable()) == {key, later}
+
+
+def test_a_key_is_switched_off_once(key: ApiKey) -> None:
+    services.disable_key(key=key, actor="x")
+    with pytest.raises(Conflict):
+        services.disable_key(key=key, actor="x")
+
+
+def test_changes_are_in_the_audit_log(team: Team, owner: User) -> None:
+    project = services.create_project(team=team, name="Audited", actor=owner.email)
+    agent = services.create_agent(project=project, name="A", actor=owner.email)
+    key, _ = services.create_key(agent=agent, actor=owner.email)
+    services.disable_key(key=key, actor=owner.email)
+    events = AuditEvent.objects.filter(team=team).order_by("id").values_list("action", "object_id")
+    assert list(events) == [
+        ("project.created", project.id),
+        ("agent.created", agent.id),
+        ("key.created", key.id),
+        ("key.disabled", key.id),
+    ]
