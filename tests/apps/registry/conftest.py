@@ -11,7 +11,7 @@ from apps.core.contracts.training import Probe
 from apps.registry import services
 from apps.registry.models import Alias, AliasName, Engine, Policy, Version
 from apps.registry.reconcile import reconcile_engines
-from tests.fake_engine import FakeEngine, serve_engine, token_logprob
+from tests.fakes.adapter_engine import FakeEngine, serve_engine, token_logprob
 
 TOKENS = (5, 6, 7, 8)
 PROBE = Probe(token_ids=TOKENS, logprobs=tuple(token_logprob("", token) for token in TOKENS[1:]))

@@ -12,7 +12,7 @@ from apps.registry.refresh import refresh_version
 from apps.registry.services import mark_ready
 from tests.apps.registry.conftest import Publish, number_of
 from tests.factories.registry import PolicyFactory, VersionFactory
-from tests.fake_engine import FakeEngine
+from tests.fakes.adapter_engine import FakeEngine
 
 ClientOf = Callable[[User], APIClient]
 

@@ -6,7 +6,7 @@ import pytest
 
 from apps.registry import client as client_module
 from apps.registry.client import EngineClient, EngineNonsense, EngineRefused, EngineUnreachable
-from tests.fake_engine import FakeEngine
+from tests.fakes.adapter_engine import FakeEngine
 
 
 def test_it_lists_base_and_adapters(fake_engine: FakeEngine) -> None:

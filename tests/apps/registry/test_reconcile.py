@@ -13,7 +13,7 @@ from apps.registry.reconcile import reconcile_engines
 from apps.registry.refresh import refresh_version
 from apps.registry.services import register_engine, switch_alias
 from tests.apps.registry.conftest import Publish
-from tests.fake_engine import FakeEngine, serve_engine
+from tests.fakes.adapter_engine import FakeEngine, serve_engine
 
 Capture = Callable[..., object]
 

@@ -11,7 +11,7 @@ from apps.registry.reconcile import reconcile_engines
 from apps.registry.refresh import move_alias, refresh_version
 from apps.registry.services import mark_ready, register_engine
 from tests.apps.registry.conftest import TOKENS, Publish, number_of
-from tests.fake_engine import FakeEngine, serve_engine
+from tests.fakes.adapter_engine import FakeEngine, serve_engine
 
 LIVE, PREVIOUS = AliasName.LIVE, AliasName.PREVIOUS
 
