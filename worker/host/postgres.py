@@ -56,19 +56,24 @@ def _user_exists(name: str) -> bool:
     return any(entry.pw_name == name for entry in pwd.getpwall())
 
 
-def prepare(pgdata: Path, *, socket_dir: Path, is_durable: bool = True) -> None:
-    """Create the cluster and the socket's folder unless they are there. Raises HostError when they cannot be used."""
+def prepare(pgdata: Path, *, socket_dir: Path, is_durable: bool = True) -> list[Path]:
+    """Create the cluster and the socket's folder unless they are there. Raises HostError when they cannot be used.
+
+    Returns the folders that everyone may pass through from now on, since the server's user has to.
+    """
     user = server_user()
+    opened = [] if user is None else [*_open_binaries(), *_open_way(socket_dir), *_open_way(pgdata)]
     _own_folder(socket_dir, user=user)
     if (pgdata / "PG_VERSION").is_file():
         _check_cluster(pgdata, user=user)
-        return
+        return opened
     # A killed initdb leaves half a cluster that looks whole, so it works under another name.
     draft = pgdata.with_name(f"{pgdata.name}.new")
     shutil.rmtree(draft, ignore_errors=True)
     _own_folder(draft, user=user)
     _run_initdb(draft, user=user, is_durable=is_durable)
     draft.rename(pgdata)
+    return opened
 
 
 def command(pgdata: Path, *, socket_dir: Path, is_durable: bool = True) -> list[str]:
@@ -109,8 +114,6 @@ def _own_folder(folder: Path, *, user: str | None) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     try:
         if user is not None:
-            _open_way(folder)
-            _open_binaries()
             entry = pwd.getpwnam(user)
             os.chown(folder, entry.pw_uid, entry.pw_gid)
         folder.chmod(stat.S_IRWXU)
@@ -120,22 +123,24 @@ def _own_folder(folder: Path, *, user: str | None) -> None:
         ) from error
 
 
-def _open_way(path: Path) -> None:
-    """Let everyone pass through (not read) the folders above `path`: the server's user shares no group with us."""
-    for parent in path.parents:
-        mode = parent.stat().st_mode
-        if not mode & stat.S_IXOTH:
-            parent.chmod(mode | stat.S_IXOTH)
+def _open_way(path: Path) -> list[Path]:
+    """Let everyone pass through (not read) the folders above `path`; return those that this changed."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    closed = [parent for parent in path.parents if not parent.stat().st_mode & stat.S_IXOTH]
+    for parent in closed:
+        parent.chmod(parent.stat().st_mode | stat.S_IXOTH)
+    return closed
 
 
-def _open_binaries() -> None:
+def _open_binaries() -> list[Path]:
     programs = binary("postgres").parent
-    _open_way(programs / "postgres")
+    opened = _open_way(programs / "postgres")
     if binary("postgres").stat().st_mode & stat.S_IXOTH:
-        return
+        return opened
     for path in [programs.parent, *programs.parent.rglob("*")]:  # installed under a strict umask
         mode = path.stat().st_mode
         path.chmod(mode | stat.S_IROTH | (stat.S_IXOTH if mode & stat.S_IXUSR else 0))
+    return [*opened, programs.parent]
 
 
 def _check_cluster(pgdata: Path, *, user: str | None) -> None:

@@ -4,6 +4,7 @@ Reads a Procfile and fills in its variables; does not know what the programs do.
 """
 
 import shlex
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from string import Template
@@ -57,10 +58,11 @@ def _program(name: str, command: str, *, variables: dict[str, str], where: str) 
     return Program(name=name, command=words, stop_wait_s=_STOP_WAIT_S.get(name, 10), start_s=PROGRAM_START_S)
 
 
-def postgres_program(data_dir: Path) -> Program:
+def postgres_program(data_dir: Path, *, say: Callable[[str], None]) -> Program:
     """Create the embedded Postgres' cluster unless it is there, and return its server."""
     pgdata, socket_dir = data_dir / PGDATA, postgres_socket_dir(data_dir)
-    postgres.prepare(pgdata, socket_dir=socket_dir)
+    for folder in postgres.prepare(pgdata, socket_dir=socket_dir):
+        say(f"postgres: everyone may now pass through {folder}, since it runs as the user {postgres.SYSTEM_USER}")
     return Program(
         name="postgres",
         command=tuple(postgres.command(pgdata, socket_dir=socket_dir)),

@@ -146,7 +146,7 @@ class Platform:
         if not plan.has_engine:
             programs = [program for program in programs if program.name != "engine"]
         if plan.has_postgres:
-            programs.append(postgres_program(plan.data_dir))
+            programs.append(postgres_program(plan.data_dir, say=self.say))
         if plan.has_valkey:
             programs.append(valkey_program(plan.data_dir))
         return programs

@@ -31,6 +31,15 @@ def test_a_cluster_that_is_there_stays_as_it_is(cluster: Path) -> None:
     assert (cluster / "PG_VERSION").stat().st_mtime_ns == made
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="a normal user's Postgres runs as that user")
+def test_folders_it_opens_for_the_servers_user_are_told(short_dir: Path) -> None:
+    closed = short_dir / "closed"
+    closed.mkdir(mode=0o700)
+    opened = postgres.prepare(closed / "pgdata", socket_dir=closed / "socket", is_durable=False)
+    assert closed in opened
+    assert stat.S_IMODE(closed.stat().st_mode) == 0o701
+
+
 def test_only_its_user_can_reach_the_socket(cluster: Path) -> None:
     assert stat.S_IMODE((cluster.parent / "socket").stat().st_mode) == stat.S_IRWXU
 
