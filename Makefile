@@ -32,7 +32,7 @@ check: fmt-check  ## set up the tools; check format, lint, types, imports and mi
 	@$(WEB) -m ruff check .
 	@$(WEB) -m mypy .
 	@.venv/bin/lint-imports
-	@$(WEB) manage.py makemigrations --check --dry-run
+	@$(WEB) -W ignore::RuntimeWarning manage.py makemigrations --check --dry-run
 
 .PHONY: fmt-check
 fmt-check: dev-tools
