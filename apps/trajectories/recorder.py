@@ -8,7 +8,7 @@ Knows nothing of what is in an exchange.
 from enum import Enum
 
 import structlog
-from django.db import DatabaseError, OperationalError, connection, transaction
+from django.db import Error, IntegrityError, InterfaceError, OperationalError, connection, transaction
 from django.utils import timezone
 
 from apps.core.live import publish_news
@@ -18,8 +18,9 @@ from apps.trajectories.models import Exchange, Trajectory
 log = structlog.get_logger(__name__)
 
 ROUND = 200
-# Classes of SQLSTATE that say "not now", nothing about the exchange: connection, rollback, resources, locks, shutdown.
-_TRANSIENT_CLASSES = ("08", "40", "53", "55", "57")
+# Classes of SQLSTATE that say "not now" and nothing about the exchange: connection, rollback, a table that is not
+# migrated yet, resources, locks, shutdown.
+_TRANSIENT_CLASSES = ("08", "40", "42", "53", "55", "57")
 
 
 class _Outcome(Enum):
@@ -30,7 +31,7 @@ class _Outcome(Enum):
 
 
 def fold_pending(*, limit: int = ROUND) -> int:
-    """Fold up to `limit` exchanges and return how many are done. Raises OperationalError when Postgres is away."""
+    """Fold up to `limit` exchanges and return how many are done. Raises a database error when Postgres is away."""
     pending = Exchange.objects.unfolded().values_list("id", "agent_id")[:limit]
     return _fold_all(list(pending), wait_s=0)
 
@@ -69,14 +70,20 @@ def _fold_one(exchange_id: str, agent_id: str, *, wait_s: float) -> tuple[_Outco
                 return _Outcome.GONE, None
             trajectory = fold_exchange(exchange)
             Exchange.objects.filter(pk=exchange_id, folded_at=None).update(folded_at=timezone.now(), fold_error="")
-    except OperationalError as error:
-        if is_transient(error):
-            raise
-        return _set_aside(exchange_id, error), None
     except Exception as error:  # noqa: BLE001 (whatever is wrong with one exchange must not stop the others)
-        return _set_aside(exchange_id, error), None
+        return _give_up(exchange_id, error), None
     log.debug("exchange.folded", exchange=exchange_id, trajectory=trajectory.id if trajectory else None)
     return _Outcome.FOLDED, trajectory
+
+
+def _give_up(exchange_id: str, error: Exception) -> _Outcome:
+    """Decide what an error is about: the server (raised again), an exchange that is in the pool already, or poison."""
+    if is_transient(error):
+        raise error
+    if isinstance(error, IntegrityError) and _constraint(error) == "exchange_is_folded_once":
+        Exchange.objects.filter(pk=exchange_id).update(folded_at=timezone.now())  # Somebody put it back into the queue.
+        return _Outcome.GONE
+    return _set_aside(exchange_id, error)
 
 
 def _lock_agent(agent_id: str, *, wait_s: float) -> bool:
@@ -114,10 +121,17 @@ def retry_set_aside(*, project_id: str) -> int:
     return rows.update(folded_at=None, fold_error="")
 
 
-def is_transient(error: DatabaseError) -> bool:
+def is_transient(error: Exception) -> bool:
     """Say whether the error is about the server or the moment and not about the row."""
     state = sql_state(error)
-    return state is None or state.startswith(_TRANSIENT_CLASSES)
+    if state is None:
+        return isinstance(error, (OperationalError, InterfaceError))  # the connection itself
+    return isinstance(error, Error) and state.startswith(_TRANSIENT_CLASSES)
+
+
+def _constraint(error: IntegrityError) -> str | None:
+    diagnosis = getattr(error.__cause__, "diag", None)
+    return getattr(diagnosis, "constraint_name", None)
 
 
 def sql_state(error: BaseException) -> str | None:

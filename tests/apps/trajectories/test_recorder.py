@@ -5,7 +5,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from django.db import OperationalError
+from django.db import InterfaceError, OperationalError, ProgrammingError, connection
 from django.utils import timezone
 
 from apps.accounts.models import Agent, ApiKey
@@ -59,6 +59,16 @@ def test_folding_again_changes_nothing(key: ApiKey) -> None:
     fold_pending()
     assert fold_pending() == 0
     assert Step.objects.count() == 1
+
+
+def test_a_ledger_that_is_played_again_makes_no_second_steps(key: ApiKey) -> None:
+    ExchangeFactory.create_batch(3, key=key)
+    fold_pending()
+    Exchange.objects.update(folded_at=None)
+    assert fold_pending() == 0
+    assert not Exchange.objects.unfolded().exists()
+    assert not Exchange.objects.set_aside().exists()
+    assert Step.objects.count() == Trajectory.objects.count() == 3
 
 
 def test_what_the_engine_was_asked_is_kept(key: ApiKey) -> None:
@@ -276,14 +286,33 @@ def test_an_unexpected_error_is_set_aside_too(key: ApiKey, monkeypatch: pytest.M
     assert Step.objects.get().exchange_id == good.id
 
 
-def test_postgres_going_away_is_nobodys_poison(key: ApiKey, monkeypatch: pytest.MonkeyPatch) -> None:
+def run_sql(statement: str) -> None:
+    with connection.cursor() as cursor:
+        cursor.execute(statement)
+
+
+@pytest.mark.parametrize(
+    ("error", "statement"),
+    [
+        (OperationalError, ""),
+        (InterfaceError, ""),
+        (ProgrammingError, "SELECT * FROM not_migrated_yet"),
+        (OperationalError, "DO $$ BEGIN RAISE EXCEPTION 'no room' USING ERRCODE = '53100'; END $$"),
+        (OperationalError, "DO $$ BEGIN RAISE EXCEPTION 'shut down' USING ERRCODE = '57P01'; END $$"),
+    ],
+)
+def test_trouble_with_postgres_is_nobodys_poison(
+    key: ApiKey, monkeypatch: pytest.MonkeyPatch, error: type[Exception], statement: str
+) -> None:
     exchange = ExchangeFactory.create(key=key)
 
     def fall(_exchange: Exchange) -> Trajectory | None:
-        raise OperationalError("server closed the connection unexpectedly")
+        if statement:
+            run_sql(statement)
+        raise error("server closed the connection unexpectedly")
 
     monkeypatch.setattr(recorder, "fold_exchange", fall)
-    with pytest.raises(OperationalError):
+    with pytest.raises(error):
         fold_pending()
     exchange.refresh_from_db()
     assert exchange.folded_at is None

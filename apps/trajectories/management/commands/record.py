@@ -8,7 +8,7 @@ from typing import Any
 import psycopg
 import structlog
 from django.core.management.base import BaseCommand, CommandParser
-from django.db import DatabaseError, connection
+from django.db import Error, connection
 
 from apps.trajectories.exchange_log import CHANNEL
 from apps.trajectories.recorder import fold_pending
@@ -50,7 +50,7 @@ class Command(BaseCommand):
                 with self._listen() as listener:
                     pause_s = POLL_S / 4
                     self._fold_while_connected(listener)
-            except (DatabaseError, psycopg.Error) as error:
+            except (Error, psycopg.Error) as error:
                 log.warning("recorder.waiting_for_postgres", error=str(error).strip(), pause_s=pause_s)
                 connection.close()
                 time.sleep(pause_s)
