@@ -31,10 +31,10 @@ class Command(BaseCommand):
         self._started_at = time.monotonic()
         env = read_env()
         has_engine = not options["no_engine"] and not env.engine_urls
-        signal.signal(signal.SIGTERM, _interrupt)
         try:
-            _check_parts(env, has_engine=has_engine)
             with lock.hold(env.data_dir):
+                signal.signal(signal.SIGTERM, _interrupt)
+                _check_parts(env, has_engine=has_engine)
                 self._run(env, Platform(make_plan(env, has_engine=has_engine), say=self._say))
         except HostError as error:
             raise CommandError(str(error)) from error

@@ -1,0 +1,56 @@
+"""The commands that people type, as far as they need no platform."""
+
+from pathlib import Path
+
+import pytest
+from django.core.management import CommandError, call_command
+
+from clawplatform import doctor
+from clawplatform.doctor import examine
+from clawplatform.env import Env, read_env
+from worker.host import lock
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture
+def env(tmp_path: Path) -> Env:
+    return Env(CLAW_DATA_DIR=tmp_path / "data", CLAW_ML_PYTHON=tmp_path / "python", CLAW_MODEL=tmp_path / "model")
+
+
+def test_down_says_that_nothing_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    call_command("down")
+    assert "nothing runs in" in capsys.readouterr().out
+
+
+def test_up_is_refused_where_a_platform_runs() -> None:
+    with lock.hold(read_env().data_dir), pytest.raises(CommandError, match="the platform runs already"):
+        call_command("up", "--no-engine")
+
+
+def test_seed_says_where_the_secrets_are(capsys: pytest.CaptureFixture[str]) -> None:
+    call_command("seed", "--engine-url", "http://127.0.0.1:8100")
+    assert "credentials.json" in capsys.readouterr().out
+
+
+def test_doctor_finds_what_is_missing_and_says_what_to_do(env: Env) -> None:
+    findings = {finding.about: finding for finding in examine(env)}
+    assert findings["ml"].level == "fault"
+    assert "make setup" in findings["ml"].words
+    assert findings["platform"].level == "note"
+    assert findings["database"].level == "ok"
+
+
+def test_doctor_finds_a_platform_that_does_not_answer(env: Env) -> None:
+    with lock.hold(env.data_dir):
+        findings = {finding.about: finding for finding in examine(env)}
+    assert findings["platform"].level == "ok"
+    assert findings["web process"].level == "fault"
+    assert "CLAW_PORT" in findings["web process"].words
+
+
+def test_doctor_warns_of_a_full_disk(env: Env, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor, "LOW_DISK_GB", 10**9)
+    findings = {finding.about: finding for finding in examine(env)}
+    assert findings["disk"].level == "fault"
+    assert "make room" in findings["disk"].words
