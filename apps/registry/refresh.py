@@ -139,16 +139,18 @@ def move_alias(*, policy: Policy, alias: AliasName, version: Version, actor: str
         _load_where_missing(version)
     with transaction.atomic():
         Policy.objects.select_for_update().get(pk=policy.pk)  # `reconcile` unloads under the same lock
-        is_loaded = version.deployments.filter(state=DeploymentState.LOADED).exists()
+        is_loaded = version.deployments.filter(
+            state=DeploymentState.LOADED, engine__in=serving_engines(policy)
+        ).exists()
         if version.state == VersionState.READY and not version.is_base and not is_loaded:
             raise Conflict(f"no engine could load version {version.number}; see the engines' state", field="version")
         return services.switch_alias(policy=policy, alias=alias, version=version, actor=actor)
 
 
 def _load_where_missing(version: Version) -> None:
-    check_files(version)
     for engine in serving_engines(version.policy):
         try:
+            check_files(version)
             with EngineClient(engine.base_url) as client:
                 load_version(engine, version, client=client)
         except ServiceError as error:

@@ -2,8 +2,9 @@
 
 import json
 import threading
+import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -26,6 +27,7 @@ class FakeEngine:
     offset: float = 0.0  # added to every log-prob of adapters: other weights than the trainer's
     refuses: str = ""  # words with which it refuses to load
     breaks: str = ""  # a path on which it answers 500
+    delay_s: float = 0.0  # before every answer
     lies: dict[str, Any] = field(default_factory=dict)  # path → body to answer with
 
     def models(self) -> dict[str, Any]:
@@ -93,12 +95,14 @@ def serve_engine(engine: FakeEngine, *, port: int = 0) -> Iterator[FakeEngine]:
         def _respond(self) -> None:
             length = int(self.headers.get("Content-Length") or 0)
             body = json.loads(self.rfile.read(length) or b"{}")
+            time.sleep(engine.delay_s)
             status, answer = engine.answer(self.command, self.path, body)
             content = answer.encode() if isinstance(answer, str) else json.dumps(answer).encode()
             self.send_response(status)
             self.send_header("Content-Length", str(len(content)))
             self.end_headers()
-            self.wfile.write(content)
+            with suppress(BrokenPipeError, ConnectionResetError):  # the caller lost patience
+                self.wfile.write(content)
 
         do_GET = _respond  # noqa: N815
         do_POST = _respond  # noqa: N815

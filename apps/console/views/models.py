@@ -7,7 +7,7 @@ from apps.console.page import Page, project_page
 from apps.console.queries import models as queries
 from apps.console.snippets import curl
 from apps.registry.models import AliasName
-from apps.registry.services import switch_alias
+from apps.registry.refresh import move_alias
 
 
 @project_page()
@@ -21,7 +21,7 @@ def models(page: Page) -> HttpResponse:
 def promote(page: Page, number: int) -> HttpResponse:
     """Have a verified version answer from now on."""
     version = queries.find_version(page.project, number)
-    switch_alias(policy=version.policy, alias=AliasName.LIVE, version=version, actor=page.caller.name)
+    move_alias(policy=version.policy, alias=AliasName.LIVE, version=version, actor=page.caller.name)
     message = f"{version} is live. Calls in flight finish on the version they began with."
     return page.done(message, to=page.url("models"))
 
@@ -30,5 +30,5 @@ def promote(page: Page, number: int) -> HttpResponse:
 def roll_back(page: Page) -> HttpResponse:
     """Have the previous version answer again."""
     version = queries.previous_version(page.project)
-    switch_alias(policy=version.policy, alias=AliasName.LIVE, version=version, actor=page.caller.name)
+    move_alias(policy=version.policy, alias=AliasName.LIVE, version=version, actor=page.caller.name)
     return page.done(f"Rolled back: {version} is live again.", to=page.url("models"))

@@ -3,14 +3,17 @@
 from django.test import Client
 
 from apps.accounts.models import Agent, AuditEvent, Project
-from apps.registry.models import Alias, AliasName, Policy, Version, VersionState
-from tests.factories.registry import VersionFactory
+from apps.registry.models import Alias, AliasName, Deployment, DeploymentState, Policy, Version, VersionState
+from tests.factories.registry import EngineFactory, VersionFactory
 
 
 def new_version(policy: Policy, base: Version, *, number: int = 1, state: str = VersionState.READY) -> Version:
-    return VersionFactory.create(
+    version: Version = VersionFactory.create(
         policy=policy, number=number, parent=base, adapter_path=f"/runs/{number}", state=state, sha256="ab" * 32
     )
+    engine = EngineFactory.create(base_model=policy.base_model)
+    Deployment.objects.create(engine=engine, version=version, state=DeploymentState.LOADED)
+    return version
 
 
 def live(policy: Policy) -> int:

@@ -61,7 +61,8 @@ def test_a_dead_engine_is_down_at_once_with_the_reason(db: None) -> None:
 def test_a_slow_engine_gets_some_patience(
     engine: Engine, fake_engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(client_module, "QUICK_S", 0.0001)
+    monkeypatch.setattr(client_module, "QUICK_S", 0.1)
+    fake_engine.delay_s = 1.0
     reconcile_engines()
     assert reread(engine).state == EngineState.UP
     Engine.objects.update(last_seen_at=timezone.now() - timedelta(minutes=1))
