@@ -23,7 +23,6 @@ async def connect() -> Connection:
         password=entry["PASSWORD"] or None,
         autocommit=True,
         connect_timeout=CONNECT_TIMEOUT_S,
-        prepare_threshold=1,
         application_name="claw-gateway",
         **entry["OPTIONS"],
     )

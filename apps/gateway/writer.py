@@ -20,7 +20,7 @@ log = structlog.get_logger(__name__)
 
 COMMIT_TIMEOUT_S = 2.0
 RECONNECT_EVERY_S = 0.5
-MAX_BATCH = 128
+MAX_BATCH = 64
 DRAIN_S = 10.0
 
 
@@ -97,8 +97,7 @@ class ExchangeWriter:
     async def _make_durable(self, records: list[ExchangeRecord]) -> None:
         try:
             await self._insert(records)
-        except DatabaseAwayError as error:
-            log.warning("exchange.spooled", n=len(records), reason=str(error))
+        except DatabaseAwayError:
             await asyncio.to_thread(self.spool.append, records)
 
     async def _insert(self, records: list[ExchangeRecord]) -> None:
@@ -109,10 +108,12 @@ class ExchangeWriter:
         done, _ = await asyncio.wait({task}, timeout=COMMIT_TIMEOUT_S)
         if not done:
             self._abandon(task, connection)
+            log.warning("database.hangs", timeout_s=COMMIT_TIMEOUT_S)
             raise DatabaseAwayError(f"no commit within {COMMIT_TIMEOUT_S} s")
         try:
             task.result()
-        except DatabaseAwayError:
+        except DatabaseAwayError as error:
+            log.warning("database.lost", reason=str(error))
             self._forget_connection()
             await connection.close()
             raise

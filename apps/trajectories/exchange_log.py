@@ -22,21 +22,19 @@ async def insert_exchanges(connection: psycopg.AsyncConnection[Any], records: Se
     `connection` must be in autocommit mode. On an error none is written.
     """
     values = [getattr(record, name) for record in records for name in _COLUMNS]
-    await connection.execute(_insert_statement(len(records)), _listed(values))
-
-
-def _listed(values: list[Any]) -> list[Any]:
-    return [list(value) if isinstance(value, tuple) else value for value in values]
+    listed = [list(value) if isinstance(value, tuple) else value for value in values]
+    async with psycopg.AsyncRawCursor(connection) as cursor:  # raw: psycopg need not parse the text each time
+        await cursor.execute(_insert_statement(len(records)), listed)
 
 
 @cache
 def _insert_statement(n_rows: int) -> LiteralString:
     columns = ", ".join([*_COLUMNS, "fold_error"])
-    marks = ["%s::bytea[]" if name.startswith("completion_") else "%s" for name in _COLUMNS]
-    row = f"({', '.join(marks)}, '')"
+    n = len(_COLUMNS)
+    rows = [f"({', '.join(f'${row * n + place}' for place in range(1, n + 1))}, '')" for row in range(n_rows)]
     return (
         f"WITH written AS (INSERT INTO trajectories_exchange ({columns}) "  # noqa: S608 (names from the dataclass)
-        f"VALUES {', '.join([row] * n_rows)} ON CONFLICT (id) DO NOTHING) SELECT pg_notify('{CHANNEL}', '')"
+        f"VALUES {', '.join(rows)} ON CONFLICT (id) DO NOTHING) SELECT pg_notify('{CHANNEL}', '')"
     )
 
 

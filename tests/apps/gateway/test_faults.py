@@ -6,6 +6,7 @@ import httpx
 import pytest
 
 from apps.core.contracts.arrays import pack_ids, pack_logprobs
+from apps.core.notices import ROUTES_CHANGED, notify_processes
 from apps.gateway import engines
 from apps.registry.models import Engine, Version
 from apps.trajectories.models import ExchangeStatus
@@ -74,6 +75,7 @@ def test_a_version_that_no_engine_has_is_a_503(
     monkeypatch.setattr(engines, "RETRY_FOR_S", 0.3)
     version.policy.base_model = "another"
     version.policy.save()
+    notify_processes(ROUTES_CHANGED)
     wait_until(lambda: http.post(PATH, json=chat()).status_code == 503)
 
     assert "no engine" in http.post(PATH, json=chat()).json()["error"]["message"]

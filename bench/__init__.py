@@ -1,0 +1,1 @@
+"""Measurements; each prints a table and one line of JSON."""

@@ -1,0 +1,115 @@
+"""The servers beside the gateway that its bench needs, and the rows that the gateway needs (run as a program)."""
+
+import json
+import os
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import aiohttp
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
+
+N_TOKENS = 64
+PROMPT_IDS = list(range(3, 203))
+PATH = "/v1/chat/completions"
+
+
+def _head(kind: str) -> dict[str, Any]:
+    return {"id": "chatcmpl-1", "object": kind, "created": 1, "model": "bench"}
+
+
+def _logprobs(token: str) -> dict[str, Any]:
+    return {"token": token, "logprob": -0.0625, "bytes": list(token.encode()), "top_logprobs": []}
+
+
+USAGE = {"prompt_tokens": len(PROMPT_IDS), "completion_tokens": N_TOKENS, "total_tokens": len(PROMPT_IDS) + N_TOKENS}
+WHOLE = json.dumps(
+    {
+        **_head("chat.completion"),
+        "choices": [
+            {
+                "index": 0,
+                "message": {"role": "assistant", "content": " word" * N_TOKENS},
+                "logprobs": {"content": [_logprobs(" word")] * N_TOKENS},
+                "finish_reason": "stop",
+                "token_ids": list(range(N_TOKENS)),
+            }
+        ],
+        "usage": USAGE,
+        "prompt_token_ids": PROMPT_IDS,
+    }
+).encode()
+
+
+def _chunk(index: int) -> dict[str, Any]:
+    choice: dict[str, Any] = {"index": 0, "delta": {"content": " word"}, "token_ids": [index]}
+    choice["logprobs"] = {"content": [_logprobs(" word")]}
+    choice["finish_reason"] = "stop" if index == N_TOKENS - 1 else None
+    ids = {} if index else {"prompt_token_ids": PROMPT_IDS}
+    return {**_head("chat.completion.chunk"), "choices": [choice], **ids}
+
+
+_EVENTS = [*map(_chunk, range(N_TOKENS)), {**_head("chat.completion.chunk"), "choices": [], "usage": USAGE}]
+CHUNKS = [b"data: %b\n\n" % json.dumps(event).encode() for event in _EVENTS] + [b"data: [DONE]\n\n"]
+
+
+async def stub(scope: Scope, receive: Receive, send: Send) -> None:
+    """An engine that needs no time: bare ASGI."""
+    if scope["type"] != "http":
+        return
+    body = b""
+    while True:
+        message = await receive()
+        body += message.get("body", b"")
+        if not message.get("more_body"):
+            break
+    is_streamed = b'"stream":true' in body or b'"stream": true' in body
+    kind = b"text/event-stream" if is_streamed else b"application/json"
+    await send({"type": "http.response.start", "status": 200, "headers": [(b"content-type", kind)]})
+    for chunk in CHUNKS if is_streamed else [WHOLE]:
+        await send({"type": "http.response.body", "body": chunk, "more_body": True})
+    await send({"type": "http.response.body"})
+
+
+@asynccontextmanager
+async def _lifespan(app: Starlette) -> AsyncIterator[None]:
+    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session:
+        app.state.session = session
+        yield
+
+
+async def _forward(request: Request) -> Response:
+    """Read the body, send it on, hand back what comes: no parsing, no record."""
+    body = await request.body()
+    url = os.environ["STUB_URL"] + PATH
+    headers = {"Content-Type": "application/json"}
+    answer = await request.app.state.session.post(url, data=body, headers=headers)
+    if b'"stream": true' in body[:100]:
+        return StreamingResponse(answer.content.iter_any(), media_type="text/event-stream")
+    return Response(await answer.read(), media_type="application/json")
+
+
+pass_through = Starlette(routes=[Route(PATH, _forward, methods=["POST"])], lifespan=_lifespan)
+
+
+def make_rows(secret: str) -> None:
+    """A team with a project, an agent with a key, a policy with its base weights live, and the stub as its engine."""
+    os.environ.setdefault("DJANGO_SETTINGS_MODULE", "clawplatform.settings")
+    import django  # noqa: PLC0415 (the servers above need none of it)
+
+    django.setup()
+    from tests.factories.accounts import ApiKeyFactory  # noqa: PLC0415
+    from tests.factories.registry import AliasFactory, EngineFactory, VersionFactory  # noqa: PLC0415
+
+    key = ApiKeyFactory.create(secret=secret)
+    AliasFactory.create(version=VersionFactory.create(policy__project=key.agent.project, policy__slug="bench"))
+    EngineFactory.create(base_url=os.environ["STUB_URL"])
+
+
+if __name__ == "__main__":
+    make_rows(sys.argv[1])
