@@ -66,7 +66,7 @@ class Curve:
 
 
 CHARTS: tuple[tuple[str, str, str, str], ...] = (
-    ("reward", "Reward", "", "Mean reward of the batch"),
+    ("reward_mean", "Reward", "", "Mean reward of the batch"),
     ("loss", "Loss", "", "Clipped policy-gradient loss"),
     ("kl", "KL", "nats", "Distance from the policy that spoke (k3 estimate)"),
     ("ratio_mean", "Ratio, mean", "", "New over engine's probability; 1 means on-policy"),
@@ -76,6 +76,7 @@ CHARTS: tuple[tuple[str, str, str, str], ...] = (
     ("clip_fraction", "Clipped", "", "Share of tokens outside the clip range"),
     ("grad_norm", "Gradient norm", "", "Before clipping"),
     ("mean_logprob_diff", "Trainer − engine", "nats", "Mean gap of log-probs before any update"),
+    ("staleness_mean", "Staleness", "versions", "How far behind the speaking version was, on average"),
     ("tokens_per_s", "Tokens/s", "", "Computed by the trainer"),
     ("seconds", "Seconds a step", "s", "Training only"),
 )
@@ -184,9 +185,6 @@ def read_curves(run: Run) -> list[Curve]:
         if metric.step in current:
             lost[metric.step] = current[metric.step]
         current[metric.step] = dict(metric.values)
-    trained = run.batches.filter(state=BatchState.TRAINED)
-    for step, reward in trained.values_list("step", "reward_mean"):
-        current.setdefault(step, {})["reward"] = reward
     steps = _thin(sorted(current))
     return [curve for chart in CHARTS if (curve := _curve(chart, steps, current, lost)).last is not None]
 

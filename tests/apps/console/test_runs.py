@@ -149,7 +149,8 @@ def test_the_estimate_comes_from_the_latest_steps(run: Run, attempt: Attempt) ->
 def test_the_page_of_a_run_leads_to_its_trajectories(
     viewer_browser: Client, run: Run, attempt: Attempt, ready: list[Trajectory], policy: Policy
 ) -> None:
-    add_points(attempt, range(1, 2), loss=0)
+    values = {"loss": 0.5, "reward_mean": 0.25}
+    Metric.objects.create(run=run, attempt=attempt, step=1, values=values)
     batch = Batch.objects.create(
         run=run, step=1, state=BatchState.TRAINED, reward_mean=0.25, n_samples=2, discards={"stale": 1}
     )
@@ -157,7 +158,7 @@ def test_the_page_of_a_run_leads_to_its_trajectories(
         BatchTrajectory.objects.create(batch=batch, policy=policy, trajectory=row, reward=row.reward or 0)
     html = viewer_browser.get(f"/p/shop/runs/{run.id}").content.decode()
     assert 'data-chart="loss"' in html
-    assert 'data-chart="reward"' in html
+    assert 'data-chart="reward_mean"' in html
     assert '"name": "loss"' in html
     assert "1 stale" in html
     inside = viewer_browser.get(f"/p/shop/runs/{run.id}/batches/1").content.decode()

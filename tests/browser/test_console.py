@@ -1,0 +1,171 @@
+"""The console in a real browser: what is true only when HTML, JavaScript, sockets and policies meet."""
+
+from collections.abc import Callable
+from typing import Any
+
+import httpx
+import pytest
+from asgiref.sync import sync_to_async
+from playwright.async_api import expect
+
+from apps.accounts.access import Caller
+from apps.accounts.models import Agent, ApiKey, User
+from apps.feedback.services import add_label
+from apps.registry.models import Policy, Version
+from apps.training.models import Run, RunState
+from apps.trajectories.models import Trajectory
+from apps.trajectories.recorder import fold_pending
+from tests.browser.conftest import Child, Window
+from tests.factories.accounts import PASSWORD
+from tests.factories.registry import EngineFactory
+from tests.fakes.engine import FakeEngine
+
+pytestmark = [pytest.mark.real, pytest.mark.django_db(transaction=True), pytest.mark.timeout(240)]
+
+AddTrajectory = Callable[..., Trajectory]
+SOON_MS = 8_000
+
+
+async def call(function: Callable[..., Any], /, **arguments: Any) -> Any:
+    """Call a service from this (asynchronous) test."""
+    return await sync_to_async(function)(**arguments)
+
+
+async def reread_reward(trajectory: Trajectory) -> float | None:
+    await sync_to_async(trajectory.refresh_from_db)()
+    return trajectory.reward
+
+
+async def test_a_person_rewards_by_key_and_undoes_it(
+    window: Window, owner: User, key: ApiKey, trajectory: Trajectory
+) -> None:
+    await window.log_in(owner.email, PASSWORD)
+    await window.open("/p/shop/trajectories")
+    page = window.page
+    await page.keyboard.press("j")
+    await page.keyboard.press("Enter")
+    await page.wait_for_url(f"**/trajectories/{trajectory.id}")
+    await page.locator("#live[data-state=live]").wait_for()
+
+    await page.keyboard.press("+")
+    await expect(page.locator("#reward-panel .big-reward")).to_have_text("+1.00")
+    await expect(page.locator(".toast")).to_contain_text("Trajectory rewarded +1.00")
+    assert await reread_reward(trajectory) == 1.0
+    await page.keyboard.press("z")
+    await expect(page.locator("#reward-panel .big-reward")).to_have_text("–")
+    assert await reread_reward(trajectory) is None
+
+    await page.locator("#step-0").get_by_role("button", name="Bad, minus one").click()
+    await expect(page.locator("#reward-panel .big-reward")).to_have_text("−1.00")
+    await page.locator(".toast").get_by_role("button", name="Undo").click()
+    await expect(page.locator("#reward-panel .big-reward")).to_have_text("–")
+
+    await call(add_label, caller=Caller(key=key), trajectory=trajectory, value=0.25)
+    await expect(page.locator("#reward-panel .big-reward")).to_have_text("+0.25", timeout=SOON_MS)
+
+
+async def test_a_run_is_launched_and_its_curve_moves(
+    window: Window, worker: Child, owner: User, add_trajectory: AddTrajectory
+) -> None:
+    for number in range(12):
+        await call(add_trajectory, reward=1.0 if number % 3 else -0.5)
+    await window.log_in(owner.email, PASSWORD)
+    await window.open("/p/shop/runs/new")
+    page = window.page
+    await expect(page.locator(".ready-count")).to_have_text("12")
+    await page.get_by_label("Name optional").fill("warmer")
+    await page.get_by_role("spinbutton", name="Steps").fill("4")
+    await page.get_by_role("spinbutton", name="Batch trajectories a step").fill("2")
+    await page.get_by_label("Reward, at least").fill("0.5")
+    await page.get_by_label("Reward, at least").blur()
+    await expect(page.locator(".ready-count")).to_have_text("8", timeout=SOON_MS)
+    await page.get_by_label("Reward, at least").fill("")
+    await page.get_by_role("button", name="Launch run").click()
+    await page.wait_for_url("**/runs/run_*")
+
+    chart = page.locator("#chart-loss.is-drawn")
+    await expect(chart).to_have_attribute("data-points", "2", timeout=60_000)
+    await window.shoot("run-under-way")
+    await expect(chart).to_have_attribute("data-points", "4", timeout=60_000)
+    await expect(page.locator("#run-state")).to_contain_text("succeeded", timeout=30_000)
+    await expect(page.locator("#run-batches tbody tr")).to_have_count(4, timeout=SOON_MS)
+    run = await Run.objects.aget()
+    assert (run.name, run.state, run.steps_done) == ("warmer", RunState.SUCCEEDED, 4)
+
+
+async def test_new_rows_wait_and_a_lost_socket_comes_back(
+    window: Window, web: Child, owner: User, add_trajectory: AddTrajectory, key: ApiKey
+) -> None:
+    old = await call(add_trajectory, title="the old one")
+    await window.log_in(owner.email, PASSWORD)
+    await window.open("/p/shop/trajectories")
+    page = window.page
+    rows = page.locator("#rows tr")
+    new = await call(add_trajectory, title="the new one")
+    await call(add_label, caller=Caller(key=key), trajectory=new, value=1.0)
+    pill = page.locator("#new-pill")
+    await expect(pill).to_contain_text("new", timeout=SOON_MS)
+    await expect(rows).to_have_count(1)
+    await call(add_label, caller=Caller(key=key), trajectory=old, value=-1.0)
+    await expect(rows.first).to_contain_text("−1.00", timeout=SOON_MS)
+    await pill.click()
+    await expect(rows).to_have_count(2)
+    await expect(rows.first).to_contain_text("the new one")
+
+    await sync_to_async(web.stop)()
+    await expect(page.locator("#live")).not_to_have_attribute("data-state", "live", timeout=SOON_MS)
+    missed = await call(add_trajectory, title="while we were away")
+    await sync_to_async(web.start)()
+    await expect(page.locator("#live")).to_have_attribute("data-state", "live", timeout=30_000)
+    await expect(pill).to_be_visible(timeout=SOON_MS)
+    await pill.click()
+    await expect(page.locator(f"#{missed.id}")).to_be_visible()
+    window.complaints = [one for one in window.complaints if "WebSocket connection" not in one]
+
+
+async def test_a_new_key_waits_for_its_first_call(
+    window: Window, owner: User, agent: Agent, base: Version, policy: Policy
+) -> None:
+    with FakeEngine() as engine:
+        await call(EngineFactory.create, base_url=engine.url, base_model="tiny")
+        await window.log_in(owner.email, PASSWORD)
+        await window.open("/p/shop/agents/clerk")
+        page = window.page
+        await page.get_by_role("button", name="Create key").click()
+        secret = await page.locator("#secret").inner_text()
+        await expect(page.locator("#first-call")).to_contain_text("Waiting for the first call")
+        async with httpx.AsyncClient() as client:
+            body = {"model": "default", "messages": [{"role": "user", "content": "Are you there?"}]}
+            headers = {"Authorization": f"Bearer {secret}"}
+            answer = await client.post(f"{window.base_url}/v1/chat/completions", json=body, headers=headers)
+        assert answer.status_code == 200, answer.text
+        await call(fold_pending, limit=10)
+        await expect(page.locator("#first-call.is-green")).to_contain_text("It works", timeout=SOON_MS)
+        await page.get_by_role("link", name="Open the trajectory").click()
+        await expect(page.get_by_role("heading", level=1)).to_have_text("Are you there?")
+        await page.locator("#step-0").get_by_role("link", name="Tokens").click()
+        await expect(page.locator("#step-0 .tok").nth(8)).to_be_visible()
+
+
+async def test_colours_are_chosen_without_a_flash(window: Window, owner: User, policy: Policy) -> None:
+    await window.log_in(owner.email, PASSWORD)
+    await window.open("/p/shop/")
+    page = window.page
+    await page.get_by_role("button", name="Dark colours").click()
+    await expect(page.locator("html")).to_have_attribute("data-theme", "dark")
+    html = await (await page.request.get(f"{window.base_url}/p/shop/")).text()
+    assert 'data-theme="dark"' in html
+    await page.get_by_role("button", name="Colours of the system").click()
+    await expect(page.locator("html")).to_have_attribute("data-theme", "system")
+
+
+async def test_hostile_words_do_nothing(window: Window, owner: User, add_trajectory: AddTrajectory) -> None:
+    words = '<script>document.title="owned"</script><img src=/x onerror="document.title=\'owned\'">'
+    row = await call(
+        add_trajectory, title=words, step={"text": words, "messages": [{"role": "user", "content": words}]}
+    )
+    await window.log_in(owner.email, PASSWORD)
+    await window.open(f"/p/shop/trajectories/{row.id}")
+    await window.page.wait_for_timeout(300)
+    assert "owned" not in (await window.page.title()).split("·")[-1]
+    assert await window.page.locator("main img, main script:not([type='application/json'])").count() == 0

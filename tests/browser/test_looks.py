@@ -1,0 +1,96 @@
+"""Every page by day, by night and on a telephone: nothing complains, nothing spills, everything has a name. The pictures
+stay in test-artifacts/; the one in the README is `home-light.png` (`cp test-artifacts/home-light.png
+docs/screenshots/console.png`)."""
+
+from collections.abc import AsyncIterator
+
+import pytest
+from asgiref.sync import sync_to_async
+from playwright.async_api import Browser
+
+from apps.accounts.models import Project, User
+from tests.browser.conftest import Child, Window
+from tests.browser.showcase import Showcase, build_showcase
+from tests.factories.accounts import PASSWORD
+
+pytestmark = [pytest.mark.real, pytest.mark.django_db(transaction=True), pytest.mark.timeout(300)]
+
+LOOKS = {"light": (1360, "light"), "dark": (1360, "dark"), "phone": (360, "light")}
+NAMELESS = """() => [...document.querySelectorAll('button, a[href], input:not([type=hidden]), select, textarea')]
+    .filter((one) => one.checkVisibility())
+    .filter((one) => !(one.innerText?.trim() || one.getAttribute('aria-label') || one.getAttribute('aria-labelledby')
+        || one.labels?.length))
+    .map((one) => one.outerHTML.slice(0, 120))"""
+OUTLINE = """() => ({
+    spill: document.documentElement.scrollWidth - document.documentElement.clientWidth,
+    h1: document.querySelectorAll('h1').length,
+    main: document.querySelectorAll('main').length,
+    twins: [...document.querySelectorAll('[id]')].map((one) => one.id).filter((id, place, all) => all.indexOf(id) !== place),
+})"""
+
+
+@pytest.fixture
+def showcase(transactional_db: None, project: Project, owner: User) -> Showcase:
+    return build_showcase(project=project, owner=owner)
+
+
+@pytest.fixture(params=sorted(LOOKS))
+async def dressed(request: pytest.FixtureRequest, browser: Browser, web: Child) -> AsyncIterator[tuple[str, Window]]:
+    """A window of one look, and its name."""
+    width, scheme = LOOKS[request.param]
+    context = await browser.new_context(
+        viewport={"width": width, "height": 860}, color_scheme="dark" if scheme == "dark" else "light"
+    )
+    page = await context.new_page()
+    window = Window(page=page, base_url=web.environment["CLAW_BASE_URL"])
+    page.on("console", window.hear)
+    page.on("pageerror", lambda error: window.complaints.append(str(error)))
+    yield request.param, window
+    await context.close()
+    assert window.complaints == []
+
+
+async def test_pages_look_right(dressed: tuple[str, Window], showcase: Showcase, owner: User) -> None:
+    look, window = dressed
+    trajectory = f"/p/shop/trajectories/{showcase.trajectory.id}"
+    pages = {
+        "home": "/p/shop/",
+        "agents": "/p/shop/agents",
+        "agent": "/p/shop/agents/shop-clerk",
+        "trajectories": "/p/shop/trajectories",
+        "trajectory": trajectory,
+        "tokens": f"{trajectory}?step=1&view=tokens",
+        "runs": "/p/shop/runs",
+        "run": f"/p/shop/runs/{showcase.run.id}",
+        "batch": f"/p/shop/runs/{showcase.run.id}/batches/3",
+        "new-run": "/p/shop/runs/new",
+        "models": "/p/shop/models",
+    }
+    await window.log_in(owner.email, PASSWORD)
+    await window.shoot(f"projects-{look}")
+    for name, address in pages.items():
+        await window.open(address)
+        await window.page.wait_for_timeout(300)
+        await window.shoot(f"{name}-{look}", full_page=name in {"run", "new-run", "trajectory"})
+        outline = await window.page.evaluate(OUTLINE)
+        assert outline == {"spill": 0, "h1": 1, "main": 1, "twins": []}, name
+        assert await window.page.evaluate(NAMELESS) == [], name
+
+
+async def test_pages_can_be_read_without_javascript(
+    browser: Browser, web: Child, showcase: Showcase, owner: User
+) -> None:
+    context = await browser.new_context(java_script_enabled=False, viewport={"width": 1360, "height": 860})
+    page = await context.new_page()
+    window = Window(page=page, base_url=web.environment["CLAW_BASE_URL"])
+    await window.log_in(owner.email, PASSWORD)
+    await page.goto(f"{window.base_url}/p/shop/runs/{showcase.run.id}")
+    assert await page.locator("#chart-loss polyline").get_attribute("points")
+    await page.goto(f"{window.base_url}/p/shop/trajectories/{showcase.trajectory.id}?step=1&view=tokens")
+    assert await page.locator("#step-1 .tok").count() > 20
+    await page.locator("#judge").get_by_role("button", name="Bad").click()
+    await page.wait_for_load_state()
+    assert "Trajectory rewarded −1.00" in await page.locator(".notice").inner_text()
+    await sync_to_async(showcase.trajectory.refresh_from_db)()
+    assert showcase.trajectory.reward == -1.0
+    await context.close()
