@@ -18,14 +18,16 @@ def project_group(project_id: str) -> str:
 
 
 def publish_news(project_id: str, *, kind: str, object_id: str) -> None:
-    """After commit, tell open pages of the project that object `object_id` ("trajectory", "run", "version") is newer."""
+    """After commit, tell open pages of the project that an object ("trajectory", "run", "version") is newer."""
     transaction.on_commit(lambda: _send(project_id, kind=kind, object_id=object_id))
 
 
 def _send(project_id: str, *, kind: str, object_id: str) -> None:
     layer = get_channel_layer()
+    if layer is None:
+        return
     message = {"type": "news", "kind": kind, "id": object_id}
     try:
         async_to_sync(layer.group_send)(project_group(project_id), message)
-    except (OSError, RedisError) as error:  # Valkey is away: pages catch up when it is back, writers must not fail for it.
+    except (OSError, RedisError) as error:  # Valkey is away: pages catch up later, and writers must not fail for it.
         log.warning("live.unsent", kind=kind, object_id=object_id, error=str(error))

@@ -46,13 +46,11 @@ def _build(kind: Any, data: Any, where: str) -> Any:
         return _build_dataclass(cast("type", kind), data, where)
     if origin is tuple:
         return _build_tuple(kind, data, where)
-    if origin in (dict, Mapping):
-        return _expect(data, dict, where)
     if kind is Any:
         return data
     if kind is float:
         return float(_expect(data, (int, float), where))
-    return _expect(data, kind, where)
+    return _expect(data, dict if origin in (dict, Mapping) else kind, where)
 
 
 def _build_optional(kind: Any, data: Any, where: str) -> Any:
