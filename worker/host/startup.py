@@ -16,7 +16,7 @@ from worker.host import health, ports, postgres
 from worker.host.errors import HostError
 from worker.host.leftovers import stop_leftovers
 from worker.host.programs import SERVICES, Program, postgres_program, read_procfile, valkey_program
-from worker.host.sockets import postgres_socket_dir, valkey_socket
+from worker.host.sockets import make_socket_folder, postgres_socket_dir, valkey_socket
 from worker.host.supervisor import ProgramState, Supervisor
 
 SERVICE_START_S = 60
@@ -80,6 +80,7 @@ class Platform:
         ports.check_free(plan.host, plan.port, wanted_for="web process", setting="CLAW_PORT")
         if plan.has_engine:
             ports.check_free("127.0.0.1", plan.engine_port, wanted_for="engine", setting="CLAW_ENGINE_PORT")
+        make_socket_folder(plan.data_dir)
         self._programs = self._choose_programs()
         self.supervisor.start(self._programs, root=plan.root, environment=plan.environment)
         if plan.has_postgres:

@@ -59,7 +59,6 @@ class Supervisor:
     def start(self, programs: list[Program], *, root: Path, environment: dict[str, str]) -> None:
         """Start supervisord with these programs, none of them running yet."""
         self.logs.mkdir(parents=True, exist_ok=True)
-        self.socket.parent.mkdir(parents=True, exist_ok=True)
         self._config.write_text(render_config(programs, logs=self.logs, socket=self.socket))
         self._process = subprocess.Popen(
             [sys.executable, "-m", "supervisor.supervisord", "-n", "-c", str(self._config)],
