@@ -1,13 +1,14 @@
 """Runs the tests under ml/ where torch is, and starts real trainers by the real launcher on a tiny random model."""
 
+import dataclasses
 import os
 import re
+import shutil
 import signal
 import socket
 import subprocess
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ import pytest
 from django.conf import settings
 
 from apps.core.contracts.checksum import hash_folder
-from apps.core.contracts.training import EVENTS_FILE, LOG_FILE, STOP_FILE, OptimizerSettings, TrainerEvent, TrainJob
+from apps.core.contracts.training import EVENTS_FILE, LOG_FILE, STOP_FILE, OptimizerSettings, TrainerEvent
 from tests.worker.trainer.samples import make_batch, make_job, make_samples, write_batch, write_job
 from worker.trainer.command import REPOSITORY, build_command
 from worker.trainer.events import read_events
@@ -95,24 +96,13 @@ def _free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-@contextmanager
-def _stopping(trainers: list[Trainer]) -> Iterator[None]:
-    try:
-        yield
-    finally:
-        for trainer in trainers:
-            if trainer.process.poll() is None:
-                trainer.signal(signal.SIGKILL)
-                trainer.process.wait()
-
-
 @pytest.fixture
 def start(ml_python: str, model_dir: Path, tmp_path: Path) -> Iterator[StartTrainer]:
-    """Start a trainer in the folder `name`, made on first use with a job and the batches of `steps`."""
+    """Start a trainer in the folder `run`, made on first use with a job and the batches of `steps`."""
     trainers: list[Trainer] = []
 
-    def start_trainer(name: str, *, steps: tuple[int, ...] = (1, 2, 3), n_processes: int = 1, **job: Any) -> Trainer:
-        run_dir = tmp_path / name
+    def start_trainer(*, steps: tuple[int, ...] = (1, 2, 3), n_processes: int = 1, **job: Any) -> Trainer:
+        run_dir = tmp_path / "run"
         if not run_dir.exists():
             write_job(run_dir, make_job(model_dir, **job))
             for step in steps:
@@ -120,8 +110,23 @@ def start(ml_python: str, model_dir: Path, tmp_path: Path) -> Iterator[StartTrai
         trainers.append(Trainer(ml_python, run_dir, n_processes=n_processes))
         return trainers[-1]
 
-    with _stopping(trainers):
-        yield start_trainer
+    yield start_trainer
+    for trainer in trainers:
+        if trainer.process.poll() is None:
+            trainer.signal(signal.SIGKILL)
+            trainer.process.wait()
+
+
+@pytest.fixture(scope="session")
+def whole(ml_python: str, model_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Trainer:
+    """A run of three steps that nothing disturbed."""
+    run_dir = tmp_path_factory.mktemp("whole") / "run"
+    write_job(run_dir, make_job(model_dir))
+    for step in (1, 2, 3):
+        write_batch(run_dir, make_batch(step))
+    trainer = Trainer(ml_python, run_dir)
+    assert trainer.wait() == 0
+    return trainer
 
 
 def curve(trainer: Trainer) -> list[dict[str, float]]:
@@ -155,91 +160,88 @@ def test_the_tests_that_need_torch_pass(ml_python: str) -> None:
     assert int(passed[1]) > 50
 
 
-def test_a_run_killed_in_the_middle_goes_on_with_the_same_curve(start: StartTrainer) -> None:
-    whole = start("whole")
-    assert whole.wait() == 0
-    killed = start("killed", steps=(1, 2))
+def test_what_a_run_leaves_behind(whole: Trainer) -> None:
+    event = whole.wait_for("step", step=3)
+    assert event.adapter is not None
+    assert hash_folder(Path(event.adapter.path)) == event.adapter.sha256
+    assert event.probe is not None
+    assert len(event.probe.logprobs) == len(event.probe.token_ids) - 1
+    assert event.metrics.keys() == {
+        "loss", "kl", "ratio_mean", "ratio_max", "clip_fraction", "ess", "entropy", "grad_norm", "tokens",
+        "tokens_per_s", "seconds", "learning_rate", "samples", "mean_logprob_diff",
+    }  # fmt: skip
+    assert probes(whole)[0] != probes(whole)[1]
+    assert len(list((whole.run_dir / "checkpoints").iterdir())) == 2
+
+
+def test_a_run_killed_in_the_middle_goes_on_with_the_same_curve(start: StartTrainer, whole: Trainer) -> None:
+    killed = start(steps=(1, 2))
     killed.wait_for("step", step=2)
     killed.signal(signal.SIGKILL)
     killed.wait()
     assert killed.group_is_gone()
     write_batch(killed.run_dir, make_batch(3))
-    again = start("killed")
+    again = start()
     assert again.wait() == 0
     assert [(event.kind, event.step) for event in again.events()] == [
         ("ready", 0), ("step", 1), ("step", 2), ("ready", 2), ("step", 3), ("done", 3),
     ]  # fmt: skip
     assert curve(again) == curve(whole)
     assert probes(again) == probes(whole)
-    assert len(list((again.run_dir / "checkpoints").iterdir())) == 2
 
 
-def test_what_a_run_leaves_behind(start: StartTrainer) -> None:
-    trainer = start("run")
-    assert trainer.wait() == 0
-    event = trainer.wait_for("step", step=3)
-    assert event.adapter is not None
-    assert hash_folder(Path(event.adapter.path)) == event.adapter.sha256
-    assert event.probe is not None
-    assert len(event.probe.logprobs) == len(event.probe.token_ids) - 1
-    assert event.metrics.keys() >= {
-        "loss", "kl", "ratio_mean", "ratio_max", "clip_fraction", "ess", "entropy", "grad_norm", "tokens",
-        "tokens_per_s", "seconds", "learning_rate", "samples", "mean_logprob_diff",
-    }  # fmt: skip
-    assert probes(trainer)[0] != probes(trainer)[1]
-
-
-def test_an_event_lost_in_a_crash_is_told_again(start: StartTrainer) -> None:
-    trainer = start("run")
-    assert trainer.wait() == 0
-    path = trainer.run_dir / EVENTS_FILE
+def test_an_event_lost_in_a_crash_is_told_again(start: StartTrainer, whole: Trainer, tmp_path: Path) -> None:
+    shutil.copytree(whole.run_dir, tmp_path / "run")
+    path = tmp_path / "run" / EVENTS_FILE
     lines = path.read_bytes().splitlines(keepends=True)
     path.write_bytes(b"".join(lines[:-2]) + lines[-2][:40])  # the crash tore the event of step 3
-    again = start("run")
+    again = start()
     assert again.wait() == 0
     assert [(event.kind, event.step) for event in again.events()][-3:] == [("step", 3), ("ready", 3), ("done", 3)]
+    assert curve(again) == curve(whole)
 
 
 @pytest.mark.parametrize("zero_stage", [0, 2])
-def test_two_processes_learn_what_one_learns(start: StartTrainer, zero_stage: int) -> None:
-    one = start("one", zero_stage=zero_stage)
-    assert one.wait() == 0
-    two = start("two", zero_stage=zero_stage, n_processes=2)
+def test_two_processes_learn_what_one_learns(start: StartTrainer, whole: Trainer, zero_stage: int) -> None:
+    two = start(zero_stage=zero_stage, n_processes=2)
     assert two.wait() == 0
-    for ours, theirs in zip(curve(one), curve(two), strict=True):
+    for ours, theirs in zip(curve(whole), curve(two), strict=True):
         assert ours == pytest.approx(theirs, abs=1e-5)
-    for mine, yours in zip(probes(one), probes(two), strict=True):
+    for mine, yours in zip(probes(whole), probes(two), strict=True):
         assert mine == pytest.approx(yours, abs=1e-5)
 
 
-@pytest.mark.parametrize("way", ["signal", "file"])
-def test_it_stops_when_asked_and_goes_on_later(start: StartTrainer, way: str) -> None:
-    trainer = start("run", steps=(1,))
+def test_a_signal_stops_it_and_it_goes_on_later(start: StartTrainer, whole: Trainer) -> None:
+    trainer = start(steps=(1,))
     trainer.wait_for("step", step=1)
-    if way == "signal":
-        trainer.signal(signal.SIGTERM)
-    else:
-        (trainer.run_dir / STOP_FILE).touch()
+    trainer.signal(signal.SIGTERM)
     assert trainer.wait() == 0
     trainer.wait_for("stopped", step=1)
     assert trainer.group_is_gone()
-    (trainer.run_dir / STOP_FILE).unlink(missing_ok=True)
     for step in (2, 3):
         write_batch(trainer.run_dir, make_batch(step))
-    again = start("run")
+    again = start()
     assert again.wait() == 0
-    assert [event.step for event in again.events() if event.kind == "step"] == [1, 2, 3]
+    assert curve(again) == curve(whole)
+
+
+def test_a_file_stops_it(start: StartTrainer) -> None:
+    trainer = start(steps=())
+    trainer.wait_for("ready", step=0)
+    (trainer.run_dir / STOP_FILE).touch()
+    assert trainer.wait() == 0
+    trainer.wait_for("stopped", step=0)
 
 
 def test_a_signal_while_it_is_still_loading_is_a_stop_too(start: StartTrainer) -> None:
-    trainer = start("run")
+    trainer = start()
     time.sleep(1)
     trainer.signal(signal.SIGTERM)
     assert trainer.wait() == 0
     assert trainer.events()[-1].kind == "stopped"
 
 
-def _fails(trainer: Trainer, *, words: str) -> None:
+def _assert_failed(trainer: Trainer, *, words: str) -> None:
     assert trainer.wait() == 1
     event = trainer.events()[-1]
     assert event.kind == "failed"
@@ -249,48 +251,25 @@ def _fails(trainer: Trainer, *, words: str) -> None:
 
 
 def test_a_batch_without_advantages_fails_the_run(start: StartTrainer) -> None:
-    trainer = start("run", steps=())
-    trainer.wait_for("ready", step=0)
-    flat = [sample.__class__(**{**vars(sample), "advantage": 0.0}) for sample in make_samples(4, seed=1)]
-    write_batch(trainer.run_dir, make_batch(1, samples=tuple(flat)))
-    _fails(trainer, words="Every advantage")
+    trainer = start(steps=())
+    flat = tuple(dataclasses.replace(sample, advantage=0.0) for sample in make_samples(4, seed=1))
+    write_batch(trainer.run_dir, make_batch(1, samples=flat))
+    _assert_failed(trainer, words="Every advantage")
 
 
 def test_a_loss_that_is_not_a_number_publishes_nothing(start: StartTrainer) -> None:
     too_fast = OptimizerSettings(learning_rate=1e30, max_grad_norm=1e30, minibatch_samples=4)
-    _fails(start("run", optimizer=too_fast), words="not a finite number")
-
-
-def test_a_batch_that_is_no_batch_fails_the_run(start: StartTrainer) -> None:
-    trainer = start("run", steps=())
-    trainer.wait_for("ready", step=0)
-    (trainer.run_dir / "inbox" / "batch-000001.json").write_text("{}")
-    _fails(trainer, words="cannot be read")
+    _assert_failed(start(optimizer=too_fast), words="finite")
 
 
 def test_a_killed_rank_fails_the_run_in_words(start: StartTrainer) -> None:
-    trainer = start("run", steps=(), n_processes=2)
+    trainer = start(steps=(), n_processes=2)
     trainer.wait_for("ready", step=0)
-    ranks = subprocess.run(
-        ["pgrep", "-g", str(trainer.process.pid), "-f", "worker.trainer.rank .*/run$"],
-        capture_output=True, text=True, check=True,
-    )  # fmt: skip
-    os.kill(max(map(int, ranks.stdout.split())), signal.SIGKILL)
+    pattern = "worker.trainer.rank .*/run$"
+    found = subprocess.run(
+        ["pgrep", "-g", str(trainer.process.pid), "-f", pattern], capture_output=True, text=True, check=True
+    )
+    os.kill(max(map(int, found.stdout.split())), signal.SIGKILL)
     assert trainer.wait() == 1
-    event = trainer.events()[-1]
-    assert event.kind == "failed"
+    assert trainer.events()[-1].kind == "failed"
     assert trainer.group_is_gone()
-
-
-def test_two_trainers_in_one_folder_do_not_mix(start: StartTrainer, model_dir: Path) -> None:
-    first = start("run", steps=())
-    first.wait_for("ready", step=0)
-    second = start("run")
-    assert second.wait() == 1
-    assert "Another trainer" in second.events()[-1].message
-    assert first.process.poll() is None
-
-
-def test_the_job_says_which_model(start: StartTrainer, tmp_path: Path) -> None:
-    job: TrainJob = make_job(tmp_path / "none")
-    _fails(start("run", base_model_dir=job.base_model_dir), words="cannot be loaded")
