@@ -52,13 +52,18 @@ def lease_batch(attempt: Attempt, *, step: int) -> TrainBatch | None:
     leased = Batch.objects.filter(run=run, step=step, state=BatchState.LEASED).first()
     if leased is not None:
         return _rebuild_batch(run, leased)
-    recipe, pool = read_recipe(run.recipe), open_pool(run)
-    picked = pick_trajectories(pool, recipe)
-    if not picked:
-        return None
+    pool = open_pool(run)
+    picked = pick_trajectories(pool, read_recipe(run.recipe))
+    return _lease_new_batch(run, picked, step=step, line=pool.line) if picked else None
+
+
+def _lease_new_batch(
+    run: Run, picked: Sequence[Trajectory], *, step: int, line: Mapping[str, int]
+) -> TrainBatch | None:
     lent = Lent(trajectories=picked, rewards={row.id: row.reward or 0.0 for row in picked})
+    recipe = read_recipe(run.recipe)
     advantages, baseline = compute_advantages(lent.scored(), recipe=recipe, baseline=read_baseline(run))
-    samples, discards, staleness = collect_samples(lent, advantages, line=pool.line)
+    samples, discards, staleness = collect_samples(lent, advantages, line=line)
     is_empty = are_all_zero(sample.advantage for sample in samples)
     batch = Batch.objects.create(
         run=run,
@@ -74,11 +79,18 @@ def lease_batch(attempt: Attempt, *, step: int) -> TrainBatch | None:
         BatchTrajectory(batch=batch, policy=run.policy, trajectory=row, reward=lent.rewards[row.id]) for row in picked
     )
     if is_empty:
-        words = f"{len(picked)} trajectories were passed over: all rewards equal their baseline, so they teach nothing"
-        record_run_event(run, "batch.skipped", words)
+        _pass_over(run, batch, n_trajectories=len(picked))
         return None
     record_run_event(run, "batch.leased", f"step {step} takes {len(picked)} trajectories, {len(samples)} steps")
     return TrainBatch(step=step, samples=tuple(samples), probe=choose_probe(samples))
+
+
+def _pass_over(run: Run, batch: Batch, *, n_trajectories: int) -> None:
+    """Learn at least the mean from what has nothing else to teach."""
+    run.baseline = batch.baseline_after
+    run.save(update_fields=["baseline"])
+    words = f"{n_trajectories} trajectories were passed over: all rewards equal their baseline, so they teach nothing"
+    record_run_event(run, "batch.skipped", words)
 
 
 def _rebuild_batch(run: Run, batch: Batch) -> TrainBatch | None:

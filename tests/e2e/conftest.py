@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import psutil
 import pytest
 from django.conf import settings
 
@@ -32,6 +33,13 @@ class RunningPlatform:
     data_dir: Path
     agent_key: str
     manage_key: str
+    process: "subprocess.Popen[bytes]"
+
+    def kill(self, *words: str) -> None:
+        """Send SIGKILL to the program whose command line holds all these words."""
+        family = psutil.Process(self.process.pid).children(recursive=True)
+        (victim,) = [child for child in family if set(words) <= set(child.cmdline())]
+        victim.kill()
 
     def call(self, method: str, path: str, **body: Any) -> Any:
         """Call the REST API as the project's manager; the answer must be a success."""
@@ -75,9 +83,8 @@ def platform(tiny_model: Path) -> Iterator[RunningPlatform]:
         base_url = f"http://127.0.0.1:{environment['CLAW_PORT']}"
         wait_for(lambda: is_ready(process, base_url, data_dir), timeout_s=START_S, words="the platform is not ready")
         kept = json.loads((data_dir / "credentials.json").read_text())
-        yield RunningPlatform(
-            base_url=base_url, data_dir=data_dir, agent_key=kept["agent_key"], manage_key=kept["manage_key"]
-        )
+        keys = {"agent_key": kept["agent_key"], "manage_key": kept["manage_key"]}
+        yield RunningPlatform(base_url=base_url, data_dir=data_dir, process=process, **keys)
 
 
 def make_environment(data_dir: Path, model: Path) -> dict[str, str]:

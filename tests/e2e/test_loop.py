@@ -141,6 +141,39 @@ def test_labelled_calls_become_weights_that_speak(platform: RunningPlatform) -> 
     )
 
 
+def test_after_kill_9_of_the_engine_the_live_version_speaks_again(platform: RunningPlatform) -> None:
+    newest = platform.call("GET", "versions")["items"][0]
+    platform.call("POST", "aliases/live", version=newest["id"])
+    platform.kill("vllm.entrypoints.openai.api_server")
+    wait_for(lambda: not is_served(platform), timeout_s=60, words="nobody noticed that the engine is gone")
+    wait_for(lambda: is_served(platform, newest["id"]), timeout_s=300, words="the version is not back on the engine")
+    assert version_that_speaks(platform) == newest["id"]
+
+
+def is_served(platform: RunningPlatform, version_id: str = "") -> bool:
+    """Say whether the engine is up and, if a version is named, has it loaded."""
+    (engine,) = platform.call("GET", "engines")["items"]
+    return engine["state"] == "up" and (not version_id or version_id in engine["versions"])
+
+
+def test_after_kill_9_of_the_train_worker_the_run_goes_on(platform: RunningPlatform) -> None:
+    played = [play_episode(platform, number) for number in range(TRAJECTORIES_PER_STEP)]
+    wait_for(lambda: all_folded(platform, played), timeout_s=60, words="calls are missing in the pool")
+    run = platform.call("POST", "runs", recipe={**RECIPE, "n_steps": 1})
+    wait_for(lambda: has_batch(platform, run["id"]), timeout_s=180, words="the run leased nothing")
+    platform.kill("-Q", "train")
+    run = wait_for_run(platform, run["id"])
+    assert (run["state"], run["steps_done"]) == ("succeeded", 1), run
+    kinds = [event["kind"] for event in platform.call("GET", f"runs/{run['id']}/events")["items"]]
+    assert kinds.count("attempt.started") == 2
+    assert kinds.count("step.done") == 1
+
+
+def has_batch(platform: RunningPlatform, run_id: str) -> bool:
+    """Say whether a step of the run is being trained, or was."""
+    return bool(platform.call("GET", f"runs/{run_id}/batches")["items"])
+
+
 def all_folded(platform: RunningPlatform, trajectories: list[str]) -> bool:
     """Say whether every episode has its two steps and its reward."""
     rows = [platform.call("GET", f"trajectories/{trajectory}") for trajectory in trajectories]

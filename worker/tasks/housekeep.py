@@ -16,7 +16,7 @@ from worker.tasks.trainer_process import kill_orphan
 
 log = structlog.get_logger(__name__)
 
-SILENT_S = 30.0
+SILENT_S = 45.0  # a large batch takes a while to read
 RESEND_S = 120.0
 
 

@@ -151,6 +151,7 @@ def test_a_batch_that_teaches_nothing_is_passed_over_once_and_never_spins(
     skipped = Batch.objects.get(state=BatchState.SKIPPED)
     assert sorted(entry.trajectory_id for entry in skipped.entries.all()) == [row.id for row in equal]
     assert RunEvent.objects.filter(kind="batch.skipped").count() == 1
+    assert reread(attempt).baseline == {"mean": 0.5}  # the next ones are compared with what these were worth
 
 
 def test_a_leased_batch_is_given_again_unchanged(attempt: Attempt, add_trajectory: AddTrajectory) -> None:
