@@ -157,6 +157,13 @@ SPECTACULAR_SETTINGS = {
     "SERVE_INCLUDE_SCHEMA": False,
     "SWAGGER_UI_DIST": "SIDECAR",
     "REDOC_DIST": "SIDECAR",
+    "ENUM_NAME_OVERRIDES": {
+        "BatchState": "apps.training.models.BatchState",
+        "EngineState": "apps.registry.models.EngineState",
+        "RunState": "apps.training.models.RunState",
+        "TrajectoryState": "apps.trajectories.models.TrajectoryState",
+        "VersionState": "apps.registry.models.VersionState",
+    },
 }
 
 CLAW = ENV
