@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 import pytest
 from django.test import Client
+from pytest_django.fixtures import Settings
 from rest_framework.test import APIClient
 
 from apps.accounts.models import Agent, ApiKey, Project, Role, Scope, Team, User
@@ -19,6 +20,12 @@ from tests.factories.accounts import (
 SECRET = "claw-test-of-the-agent"
 MANAGE_SECRET = "claw-test-of-the-manager"
 OTHER_SECRET = "claw-test-of-the-other-team"
+
+
+@pytest.fixture(autouse=True)
+def quick_passwords(settings: Settings) -> None:
+    """Hash passwords fast: a slow hash for each person would be most of the tests' time."""
+    settings.PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
 
 
 @pytest.fixture

@@ -85,7 +85,7 @@ async function refresh() {
   if (isFetching) return scheduleRefresh();
   isFetching = true;
   try {
-    const answer = await fetch(pageAddress(), { headers: { "X-Refresh": "1" }, redirect: "error" });
+    const answer = await fetch(pageAddress(), { redirect: "error" });
     if (answer.ok) put(new DOMParser().parseFromString(await answer.text(), "text/html"));
   } catch {
     show("waiting"); // The socket's own close says whether we are really away.

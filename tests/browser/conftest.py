@@ -39,6 +39,11 @@ START_S = 40
 
 
 @pytest.fixture(autouse=True)
+def quick_passwords() -> None:
+    """Hash passwords as the web process does, which checks them."""
+
+
+@pytest.fixture(autouse=True)
 async def closed_connections() -> AsyncIterator[None]:
     """Close what the thread of `sync_to_async` opened, else the test database cannot be emptied."""
     yield

@@ -1,6 +1,8 @@
-"""Every page by day, by night and on a telephone: nothing complains, nothing spills, everything has a name. The pictures
-stay in test-artifacts/; the one in the README is `home-light.png` (`cp test-artifacts/home-light.png
-docs/screenshots/console.png`)."""
+"""Every page by day, by night and on a telephone: nothing complains, nothing spills, everything has a name.
+
+The pictures stay in test-artifacts/. The README shows one of them:
+`cp test-artifacts/run-top-light.png docs/screenshots/console.png`.
+"""
 
 from collections.abc import AsyncIterator
 
@@ -25,7 +27,8 @@ OUTLINE = """() => ({
     spill: document.documentElement.scrollWidth - document.documentElement.clientWidth,
     h1: document.querySelectorAll('h1').length,
     main: document.querySelectorAll('main').length,
-    twins: [...document.querySelectorAll('[id]')].map((one) => one.id).filter((id, place, all) => all.indexOf(id) !== place),
+    twins: [...document.querySelectorAll('[id]')].map((one) => one.id)
+        .filter((id, place, all) => all.indexOf(id) !== place),
 })"""
 
 
@@ -72,6 +75,8 @@ async def test_pages_look_right(dressed: tuple[str, Window], showcase: Showcase,
         await window.open(address)
         await window.page.wait_for_timeout(300)
         await window.shoot(f"{name}-{look}", full_page=name in {"run", "new-run", "trajectory"})
+        if name == "run":
+            await window.shoot(f"run-top-{look}")
         outline = await window.page.evaluate(OUTLINE)
         assert outline == {"spill": 0, "h1": 1, "main": 1, "twins": []}, name
         assert await window.page.evaluate(NAMELESS) == [], name

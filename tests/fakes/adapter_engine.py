@@ -75,7 +75,10 @@ class FakeEngine:
         if not self._knows(body["model"]):
             return 404, {"error": {"message": "no such model"}}
         shift = self.offset if body["model"] in self.adapters else 0.0
-        rows = [{str(t): {"logprob": token_logprob(body["model"], t) + shift}} for t in body["prompt"][1:]]
+        rows = [
+            {str(t): {"logprob": token_logprob(body["model"], t) + shift, "decoded_token": f"<{t}>"}}
+            for t in body["prompt"][1:]
+        ]
         return 200, {"choices": [{"text": "x", "prompt_logprobs": [None, *rows]}]}
 
     def _chat(self, body: dict[str, Any]) -> tuple[int, Any]:

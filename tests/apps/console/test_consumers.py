@@ -35,7 +35,8 @@ class Socket:
         headers = [(b"cookie", cookies.encode()), (b"origin", origin.encode()), (b"host", b"127.0.0.1")]
         path = f"/ws/p/{slug}/news"
         scope = {"type": "websocket", "path": path, "query_string": b"", "headers": headers, "subprotocols": []}
-        self.line = ApplicationCommunicator(sockets, scope)
+        untyped: Any = ApplicationCommunicator
+        self.line = untyped(sockets, scope)
 
     async def open(self) -> dict[str, Any]:
         """Connect; return the first message of the server."""

@@ -1,9 +1,9 @@
 """Rewarding a trajectory and its steps, undoing it, and keeping a trajectory out of training."""
 
 import json
+from typing import Any
 
 import pytest
-from django.http import HttpResponse
 from django.test import Client
 
 from apps.feedback.models import Label, Source
@@ -13,7 +13,7 @@ from tests.factories.feedback import LabelFactory
 HTMX = {"HX-Request": "true"}
 
 
-def toast_of(response: HttpResponse) -> dict[str, str]:
+def toast_of(response: Any) -> dict[str, str]:
     toast: dict[str, str] = json.loads(response["HX-Trigger"])["toast"]
     return toast
 

@@ -1,6 +1,7 @@
 """Runs: the list, the form, one run, its batches."""
 
 from collections.abc import Callable
+from datetime import timedelta
 
 import pytest
 from django.test import Client
@@ -44,7 +45,7 @@ def test_the_form_says_what_is_ready_and_why_the_rest_is_not(
 
 
 @pytest.mark.parametrize(
-    ("settings", "words"),
+    ("changes", "words"),
     [
         ({"recipe.n_steps": "0"}, "greater than or equal to 1"),
         ({"recipe.n_steps": "many"}, "valid integer"),
@@ -57,9 +58,9 @@ def test_the_form_says_what_is_ready_and_why_the_rest_is_not(
     ],
 )
 def test_a_wrong_setting_is_said_on_the_form_and_nothing_is_lost(
-    settings: dict[str, str], words: str, trainer_browser: Client, ready: list[Trajectory]
+    changes: dict[str, str], words: str, trainer_browser: Client, ready: list[Trajectory]
 ) -> None:
-    response = trainer_browser.post("/p/shop/runs/new", form(**settings))
+    response = trainer_browser.post("/p/shop/runs/new", form(**changes))
     html = response.content.decode()
     assert response.status_code == 400
     assert words in html
@@ -114,7 +115,7 @@ def attempt(run: Run) -> Attempt:
 
 def add_points(attempt: Attempt, steps: range, *, loss: float) -> None:
     for step in steps:
-        at = timezone.now() + timezone.timedelta(seconds=20 * step)
+        at = timezone.now() + timedelta(seconds=20 * step)
         Metric.objects.create(run=attempt.run, attempt=attempt, step=step, values={"loss": loss + step}, at=at)
 
 
