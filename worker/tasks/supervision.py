@@ -109,7 +109,7 @@ class Supervision:
             self._press(self._ending)
         elif is_worker_stopping():
             self._end(RunState.QUEUED, grace_s=self._limits.shutdown_s, error="the worker was asked to stop")
-        elif words := self._describe_hang():
+        elif words := self._events.disagreement or self._describe_hang():
             self._end(RunState.FAILED, grace_s=0, error=words)
         else:
             self._feed()
@@ -206,12 +206,13 @@ class EventReader:
         self.steps_done = attempt.run.steps_done
         self.is_ready = False
         self.failure = ""
+        self.disagreement = ""
         self.news_at = time.monotonic()
 
     def catch_up(self) -> None:
         """Acknowledge steps that an earlier attempt finished but whose worker died before it could say so."""
         self.acknowledge_new()
-        self.is_ready, self.failure = False, ""
+        self.is_ready, self.failure, self.disagreement = False, "", ""
 
     def acknowledge_new(self) -> None:
         """Handle what came since the last call, in order. An event whose handling failed stays first in line."""
@@ -226,5 +227,10 @@ class EventReader:
             self.steps_done = leases.acknowledge_step(self._attempt, event)
         elif event.kind == "ready":
             self.is_ready = True
+            if event.step != self.steps_done:
+                self.disagreement = (
+                    f"the trainer stands at step {event.step}, the run at step {self.steps_done}: its checkpoint is "
+                    "not in the run's folder (any more); launch a new run"
+                )
         elif event.kind == "failed":
             self.failure = event.message

@@ -1,6 +1,7 @@
 """One attempt at a run with a trainer that is a real process: fed, acknowledged, ended, and believed or not."""
 
 import os
+import shutil
 import threading
 from collections.abc import Callable
 from datetime import timedelta
@@ -293,6 +294,17 @@ def test_a_missing_ml_environment_is_said_clearly(run: Run, settings: object, tm
     run = reread(run)
     assert run.state == RunState.FAILED
     assert "the trainer cannot be started with" in run.error
+
+
+def test_a_run_whose_checkpoint_is_gone_says_so(run: Run, misbehave: Misbehave, owner_caller: Caller) -> None:
+    misbehave("crash:2")
+    train_run(run.id)
+    shutil.rmtree(run_folder(run.id).path)
+    misbehave("")
+    services.resume_run(run=reread(run), caller=owner_caller)
+    train_run(run.id)
+    assert "the trainer stands at step 0, the run at step 1" in reread(run).error
+    assert Version.objects.count() == 2
 
 
 def test_an_event_that_cannot_be_read_fails_the_run(run: Run) -> None:
