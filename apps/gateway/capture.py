@@ -133,8 +133,8 @@ class AnswerCapture:
         }
 
     def packed_tokens(self) -> "PackedTokens":
-        """Return ids and log-probs as bytes, and whether they are all there."""
-        choices = [choice for _, choice in sorted(self.choices.items())]
+        """Return ids and log-probs as bytes, each at its choice's own place, and whether they are all there."""
+        choices = [self.choices.get(index, ChoiceCapture()) for index in range(self.n_choices if self.choices else 0)]
         try:
             return PackedTokens(
                 prompt=None if self.prompt_token_ids is None else pack_ids(self.prompt_token_ids),
@@ -146,7 +146,7 @@ class AnswerCapture:
             return PackedTokens(prompt=None, completions=(), logprobs=(), is_exact=False)
 
     def _is_exact(self, choices: list[ChoiceCapture]) -> bool:
-        if not self.prompt_token_ids or len(choices) != self.n_choices or self.usage is None:
+        if not self.prompt_token_ids or len(self.choices) != self.n_choices or self.usage is None:
             return False
         n_sampled = sum(len(choice.token_ids) for choice in choices)
         return all(choice.has_exact_tokens() for choice in choices) and n_sampled == self.usage.get("completion_tokens")

@@ -25,6 +25,8 @@ async def replay_forever(spool: Spool) -> None:
             await replay_once(spool)
         except (psycopg.Error, OSError, DatabaseAwayError) as error:
             log.info("spool.waits", reason=str(error).strip())
+        except Exception:  # the edge: what could not be replayed stays on disk whatever it is
+            log.exception("spool.crashed")
         await asyncio.sleep(EVERY_S)
 
 

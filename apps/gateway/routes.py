@@ -168,7 +168,10 @@ class RouteBook:
     async def _refresh_on_timer(self) -> None:
         while True:
             await asyncio.sleep(REFRESH_EVERY_S)
-            await self.refresh()
+            try:
+                await self.refresh()
+            except Exception:  # the edge: the last snapshot goes on serving whatever it is
+                log.exception("routes.crashed")
 
     async def _listen(self) -> None:
         while True:

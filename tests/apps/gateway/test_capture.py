@@ -74,6 +74,15 @@ def test_two_choices_of_one_stream_are_told_apart() -> None:
     assert not capture.packed_tokens().is_exact  # without usage the count cannot be checked
 
 
+def test_a_choice_keeps_its_place_when_another_has_not_begun() -> None:
+    capture = make_capture(n_choices=2)
+    choice = {"index": 1, "delta": {"content": "x"}, "logprobs": {"content": [{"logprob": -1.0}]}, "token_ids": [7]}
+    capture.take_chunk({"choices": [choice]})
+
+    assert capture.packed_tokens().completions == (b"", pack_ids([7]))
+    assert not capture.packed_tokens().is_exact
+
+
 def test_chunks_that_show_nothing_are_not_sent() -> None:
     capture = make_capture(usage=False)
     sent = [chunk for chunk in read_chunks("plain_stream.txt") if capture.take_chunk(chunk)]
