@@ -1,7 +1,7 @@
 // Starts what the page has use for. The server's page works without any of it.
 
 import { startCharts } from "./charts.js";
-import { startConfirm, startCopy, startFilters, startMenus, startTabs } from "./controls.js";
+import { startConfirm, startCopy, startFilters, startMenus, startScrollers, startTabs } from "./controls.js";
 import { startKeys } from "./keys.js";
 import { startLive } from "./live.js";
 import { startThemes } from "./theme.js";
@@ -16,6 +16,7 @@ startTabs(document);
 startCopy();
 startConfirm();
 startFilters();
+startScrollers();
 startToasts();
 startTimes();
 startKeys();

@@ -84,6 +84,19 @@ export function startTabs(root) {
   }
 }
 
+// A table wider than its place can be scrolled by keyboard too.
+export function startScrollers() {
+  const mark = () => {
+    for (const box of document.querySelectorAll(".table-wrap")) {
+      if (box.scrollWidth > box.clientWidth) box.tabIndex = 0;
+      else box.removeAttribute("tabindex");
+    }
+  };
+  mark();
+  window.addEventListener("resize", mark);
+  document.addEventListener("live:refreshed", mark);
+}
+
 export function startFilters() {
   for (const form of document.querySelectorAll("[data-submit-on-change]")) {
     form.addEventListener("change", () => {

@@ -11,18 +11,18 @@ from asgiref.sync import sync_to_async
 from playwright.async_api import Browser
 
 from apps.accounts.models import Project, User
-from tests.browser.conftest import Child, Window
+from tests.browser.conftest import ROOT, Child, Window
 from tests.browser.showcase import Showcase, build_showcase
 from tests.factories.accounts import PASSWORD
 
 pytestmark = [pytest.mark.real, pytest.mark.django_db(transaction=True), pytest.mark.timeout(300)]
 
 LOOKS = {"light": (1360, "light"), "dark": (1360, "dark"), "phone": (360, "light")}
-NAMELESS = """() => [...document.querySelectorAll('button, a[href], input:not([type=hidden]), select, textarea')]
-    .filter((one) => one.checkVisibility())
-    .filter((one) => !(one.innerText?.trim() || one.getAttribute('aria-label') || one.getAttribute('aria-labelledby')
-        || one.labels?.length))
-    .map((one) => one.outerHTML.slice(0, 120))"""
+BARRIERS = """async () => {
+    const runOnly = ['wcag2a', 'wcag2aa', 'wcag21a', 'wcag21aa', 'wcag22aa', 'best-practice'];
+    const { violations } = await axe.run({ runOnly });
+    return violations.map(({ id, nodes }) => ({ id, html: nodes[0].html.slice(0, 160) }));
+}"""
 OUTLINE = """() => ({
     spill: document.documentElement.scrollWidth - document.documentElement.clientWidth,
     h1: document.querySelectorAll('h1').length,
@@ -30,6 +30,13 @@ OUTLINE = """() => ({
     twins: [...document.querySelectorAll('[id]')].map((one) => one.id)
         .filter((id, place, all) => all.indexOf(id) !== place),
 })"""
+
+
+async def find_barriers(window: Window) -> list[str]:
+    """Return what axe-core has to say against the page (WCAG 2.2 AA and best practice)."""
+    await window.page.evaluate((ROOT / "node_modules" / "axe-core" / "axe.min.js").read_text())
+    found = await window.page.evaluate(BARRIERS)
+    return [f"{one['id']}: {one['html']}" for one in found]
 
 
 @pytest.fixture
@@ -79,7 +86,7 @@ async def test_pages_look_right(dressed: tuple[str, Window], showcase: Showcase,
             await window.shoot(f"run-top-{look}")
         outline = await window.page.evaluate(OUTLINE)
         assert outline == {"spill": 0, "h1": 1, "main": 1, "twins": []}, name
-        assert await window.page.evaluate(NAMELESS) == [], name
+        assert await find_barriers(window) == [], name
 
 
 async def test_pages_can_be_read_without_javascript(
