@@ -89,9 +89,7 @@ async def train(player: Player, settings: Settings, story: Story) -> None:
         story.rounds.append(done)
         say(f"round {number}: {len(done.rewards)} tasks played, reward {done.reward:.2f}")
         if not run_id:
-            recipe: dict[str, Any] = {
-                **RECIPE, "n_steps": settings.n_rounds, "trajectories_per_step": settings.n_tasks
-            }
+            recipe: dict[str, Any] = {**RECIPE, "n_steps": settings.n_rounds, "trajectories_per_step": settings.n_tasks}
             run_id = (await player.platform.launch_run(name="demo", recipe=recipe, selection={}))["id"]
             say(f"    run {run_id} launched")
         await wait_for_step(player.platform, run_id, step=number)
@@ -141,9 +139,7 @@ async def close_the_loop(project: DemoProject, settings: Settings, *, started: f
         return await _sum_up(platform, report, [before, *story.rounds, after], started=started)
 
 
-async def _sum_up(
-    platform: PlatformClient, report: CompanionReport, rounds: list[Round], *, started: float
-) -> Outcome:
+async def _sum_up(platform: PlatformClient, report: CompanionReport, rounds: list[Round], *, started: float) -> Outcome:
     answered = report.response_ids + [response_id for each in rounds for response_id in each.response_ids]
     n_steps, n_trajectories = await count_pool(platform, answered)
     trained = [version for version in await platform.list_versions() if version["number"] > 0]
