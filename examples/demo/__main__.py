@@ -1,5 +1,5 @@
-"""The demo: an agent plays generated tasks, a verifier rewards it, a run trains on that, versions go live under a second
-agent that never stops calling, and the held-out tasks are played again.
+"""The demo: an agent plays generated tasks, a verifier rewards it, a run trains on that, versions go live under a
+second agent that never stops calling, and the held-out tasks are played again.
 
 Exits non-zero if the held-out reward did not rise, a request failed, or an answer is missing from the pool.
 """

@@ -1,4 +1,4 @@
-"""Starts the platform as a person would (`manage.py up`), or uses the one that runs, and makes a project for the demo."""
+"""Starts the platform as a person would (`manage.py up`), or uses the one that runs; makes a project for the demo."""
 
 import asyncio
 import json

@@ -19,8 +19,11 @@ class Iteration:
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """The figures of the last line. `max_logprob_diff` is the largest difference between trainer and engine, in nats, on any
-    published version's probe."""
+    """The figures of the last line.
+
+    `mean_logprob_diff` and `max_logprob_diff`: trainer against engine on the published versions' probes, in nats, the
+    worst version's.
+    """
 
     steps: int
     trajectories: int
@@ -52,9 +55,12 @@ class Outcome:
 
 def render_table(iterations: Sequence[Iteration]) -> str:
     """Return the rounds as a table."""
-    head = f"{'round':>5}  {'spoken by':<22} {'reward':>6} {'perfect':>7} {'loss':>8} {'KL':>7} {'ESS':>5} {'clip':>5} {'s':>5}"
+    head = (
+        f"{'round':>5}  {'spoken by':<10} {'reward':>6} {'perfect':>7}"
+        f" {'loss':>8} {'KL':>7} {'ESS':>5} {'clip':>5} {'s':>5}"
+    )
     rows = [
-        f"{row.number:>5}  {row.spoken_by:<22} {row.reward:>6.2f} {row.share_perfect:>7.2f}"
+        f"{row.number:>5}  {row.spoken_by:<10} {row.reward:>6.2f} {row.share_perfect:>7.2f}"
         f" {row.metrics.get('loss', 0.0):>8.4f} {row.metrics.get('kl', 0.0):>7.4f} {row.metrics.get('ess', 0.0):>5.2f}"
         f" {row.metrics.get('clip_fraction', 0.0):>5.2f} {row.seconds:>5.0f}"
         for row in iterations
