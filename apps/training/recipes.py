@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from apps.core.errors import InvalidInput
 
 LORA_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)  # what vLLM can serve
-DEFAULT_EMA_DECAY = 0.9
+DEFAULT_EMA_DECAY = 0.95
 DEFAULT_GROUP_SIZE = 4
 
 

@@ -12,7 +12,7 @@ from apps.training.recipes import RecipeConfig, read_recipe
 
 def test_nothing_chosen_is_the_recipe_for_live_traffic() -> None:
     recipe = read_recipe({})
-    assert (recipe.estimator, recipe.ema_decay, recipe.group_size) == ("ema", 0.9, None)
+    assert (recipe.estimator, recipe.ema_decay, recipe.group_size) == ("ema", 0.95, None)
 
 
 def test_groups_have_a_size_and_no_decay() -> None:
@@ -57,7 +57,7 @@ def test_the_field_at_fault_is_named_for_the_form() -> None:
 
 
 def test_only_a_recipe_with_a_moving_mean_has_a_decay() -> None:
-    assert RecipeConfig().required_ema_decay == 0.9
+    assert RecipeConfig().required_ema_decay == 0.95
     with pytest.raises(ValueError, match="no decay"):
         _ = RecipeConfig(estimator="group").required_ema_decay
 
