@@ -56,13 +56,12 @@ def _show_call(question: str, *, tool: ToolName, city: str) -> list[Message]:
 
 TOOLS = [_describe_tool(name) for name in QUESTIONS]
 # Past messages to imitate: without them a model this small never finds the format, and there is nothing to reinforce.
-# The two lone calls come last because it follows what it saw last: after a whole example it answers without a call.
+# The lone call comes last because it follows what it saw last: after a whole example it answers without a call.
 EXAMPLES: tuple[Message, ...] = (
     *_show_call("What time is it in Madras?", tool="get_time", city="Madras"),
     {"role": "tool", "tool_call_id": "examplemadras", "content": "17:20"},
     {"role": "assistant", "content": "It is 17:20 in Madras."},
     *_show_call("Is it cold in Paris?", tool="get_weather", city="Paris"),
-    *_show_call("Is it late in Bonn?", tool="get_time", city="Bonn"),
 )
 
 
