@@ -110,14 +110,16 @@ function put(fresh) {
 // What someone points at, has opened or is filling in stays as it is until the next news.
 function isBusy(part) {
   const active = document.activeElement;
-  if (active && active !== document.body && part.contains(active)) return true;
+  if (part.contains(active) && active.matches("input, textarea, select, summary")) return true;
   return Boolean(part.querySelector("details[open]:not(.menu)"));
 }
 
 function replacePart(part, fresh) {
   if (!fresh || part.dataset.seen === fresh.innerHTML || isBusy(part)) return;
   part.dataset.seen = fresh.innerHTML;
+  const focused = part.contains(document.activeElement) ? document.activeElement.id : "";
   part.replaceChildren(...adopt(fresh));
+  if (focused) document.getElementById(focused)?.focus({ preventScroll: true });
   window.htmx?.process(part);
   startTabs(part);
 }
