@@ -64,11 +64,12 @@ def tiny_model() -> Iterator[Path]:
 
 @pytest.fixture(scope="session")
 def platform(tiny_model: Path) -> Iterator[RunningPlatform]:
-    """Start everything; stop everything, and show the logs' ends when a test failed."""
+    """Start everything; stop everything. The logs stay in `test-artifacts/e2e`."""
     data_dir = Path(tempfile.mkdtemp(prefix="claw-e2e-")).resolve()
     data_dir.chmod(0o711)  # Postgres runs as a user of its own
     with ExitStack() as stack:
         stack.callback(shutil.rmtree, data_dir, ignore_errors=True)
+        stack.callback(keep_logs, data_dir)
         environment = make_environment(data_dir, tiny_model)
         output = stack.enter_context((data_dir / "up.log").open("wb"))
         process = subprocess.Popen(
@@ -85,6 +86,15 @@ def platform(tiny_model: Path) -> Iterator[RunningPlatform]:
         kept = json.loads((data_dir / "credentials.json").read_text())
         keys = {"agent_key": kept["agent_key"], "manage_key": kept["manage_key"]}
         yield RunningPlatform(base_url=base_url, data_dir=data_dir, process=process, **keys)
+
+
+def keep_logs(data_dir: Path) -> None:
+    """Copy what the programs and the trainers said to where it outlives the folder."""
+    target = ROOT / "test-artifacts" / "e2e"
+    shutil.rmtree(target, ignore_errors=True)
+    target.mkdir(parents=True)
+    for log in (*data_dir.glob("*.log"), *data_dir.glob("logs/*"), *data_dir.glob("runs/*/trainer.log")):
+        shutil.copyfile(log, target / f"{log.parent.name}-{log.name}")
 
 
 def make_environment(data_dir: Path, model: Path) -> dict[str, str]:
