@@ -10,7 +10,6 @@ import os
 import sys
 import time
 from dataclasses import dataclass, field
-from typing import Any
 
 from openai import AsyncOpenAI
 
@@ -21,8 +20,8 @@ from examples.demo.play import Player, Round, play_round
 from examples.demo.report import Iteration, Outcome, render_comparison, render_last_line, render_table
 from examples.weather_agent.tasks import generate_tasks
 
-RECIPE: JsonObject = {}
 RUN_TIMEOUT_S = 900
+FOLD_TIMEOUT_S = 30
 POLL_S = 1.0
 
 
@@ -75,8 +74,7 @@ async def _is_newest_live(platform: PlatformClient) -> bool:
     newest = (await platform.list_versions())[0]
     if newest["state"] == "failed":
         raise DemoError(f"version {newest['number']} did not pass: {newest['error']}")
-    aliases = {alias["name"]: alias["version"] for alias in (await platform.get_policy())["aliases"]}
-    return bool(aliases["live"] == newest["id"])
+    return "live" in newest["aliases"]
 
 
 async def train(player: Player, settings: Settings, story: Story) -> None:
@@ -89,7 +87,7 @@ async def train(player: Player, settings: Settings, story: Story) -> None:
         story.rounds.append(done)
         say(f"round {number}: {len(done.rewards)} tasks played, reward {done.reward:.2f}")
         if not run_id:
-            recipe: dict[str, Any] = {**RECIPE, "n_steps": settings.n_rounds, "trajectories_per_step": settings.n_tasks}
+            recipe = {"n_steps": settings.n_rounds, "trajectories_per_step": settings.n_tasks}
             run_id = (await player.platform.launch_run(name="demo", recipe=recipe, selection={}))["id"]
             say(f"    run {run_id} launched")
         await wait_for_step(player.platform, run_id, step=number)
@@ -106,8 +104,20 @@ async def train(player: Player, settings: Settings, story: Story) -> None:
         )
 
 
-async def count_pool(platform: PlatformClient, ids: list[str]) -> tuple[int, int]:
-    """Return how many of the answers `ids` are steps of the pool, and how many trajectories it holds."""
+async def find_in_pool(platform: PlatformClient, ids: list[str]) -> tuple[int, int]:
+    """Return how many of the answers `ids` are steps of the pool, and how many trajectories it holds.
+
+    The recorder folds off the hot path, so the last ones may take a moment.
+    """
+    deadline = time.monotonic() + FOLD_TIMEOUT_S
+    while True:
+        n_found, n_trajectories = await _count_pool(platform, ids)
+        if n_found == len(ids) or time.monotonic() > deadline:
+            return n_found, n_trajectories
+        await asyncio.sleep(POLL_S)
+
+
+async def _count_pool(platform: PlatformClient, ids: list[str]) -> tuple[int, int]:
     found: set[str] = set()
     n_trajectories = 0
     async for trajectory in platform.iterate_trajectories():
@@ -121,7 +131,12 @@ async def close_the_loop(project: DemoProject, settings: Settings, *, started: f
     report, stop, story = CompanionReport(), asyncio.Event(), Story()
     async with (
         PlatformClient(project.base_url, project.manage_key) as platform,
-        AsyncOpenAI(base_url=f"{project.base_url}/v1", api_key=project.companion_key, max_retries=0) as other,
+        AsyncOpenAI(
+            base_url=f"{project.base_url}/v1",
+            api_key=project.companion_key,
+            max_retries=0,
+            default_headers={"x-session-id": "companion"},
+        ) as other,
     ):
         player = Player(platform=platform, agent_key=project.agent_key, n_at_once=settings.n_at_once)
         held_out = generate_tasks(settings.n_held_out, channel="val", seed=0)
@@ -141,7 +156,7 @@ async def close_the_loop(project: DemoProject, settings: Settings, *, started: f
 
 async def _sum_up(platform: PlatformClient, report: CompanionReport, rounds: list[Round], *, started: float) -> Outcome:
     answered = report.response_ids + [response_id for each in rounds for response_id in each.response_ids]
-    n_steps, n_trajectories = await count_pool(platform, answered)
+    n_steps, n_trajectories = await find_in_pool(platform, answered)
     trained = [version for version in await platform.list_versions() if version["number"] > 0]
     checks = [version["verification"] for version in trained]
     for failure in [*report.failures, *(failure for each in rounds for failure in each.failures)]:

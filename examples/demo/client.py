@@ -85,7 +85,3 @@ class PlatformClient:
         answer = await self._call("GET", "versions?limit=200")
         items: list[JsonObject] = answer["items"]
         return items
-
-    async def get_policy(self) -> JsonObject:
-        """Return the policy with its aliases."""
-        return await self._call("GET", "policy")
