@@ -20,7 +20,7 @@ log = structlog.get_logger(__name__)
 
 CONNECT_TIMEOUT_S = 2.0
 SILENCE_S = 600.0  # the longest pause before and between bytes
-RETRY_FOR_S = 10.0
+RETRY_FOR_S = 60.0  # an engine that crashed is back, with its adapters, in 20 to 40 s
 FIRST_PAUSE_S = 0.2
 LONGEST_PAUSE_S = 3.0
 N_SERVER_FAULTS = 3  # tries that may end in a 500: it may be this request's own fault

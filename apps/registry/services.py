@@ -15,7 +15,7 @@ from apps.core.errors import Conflict, InvalidInput
 from apps.core.jobs import queue_task
 from apps.core.live import publish_news
 from apps.core.notices import ROUTES_CHANGED, notify_processes
-from apps.registry.models import Alias, AliasName, Engine, Policy, Version, VersionState
+from apps.registry.models import Alias, AliasName, Engine, EngineState, Policy, Version, VersionState
 
 THE_PLATFORM = "platform"
 
@@ -65,6 +65,12 @@ def register_engine(*, base_url: str) -> Engine:
         engine.is_enabled = True
         notify_processes(ROUTES_CHANGED)
     return engine
+
+
+def forget_engine_health() -> None:
+    """At a start nothing is known: what the rows say is of an earlier life. `reconcile` learns it anew within seconds."""
+    Engine.objects.update(state=EngineState.UNKNOWN, last_error="")
+    notify_processes(ROUTES_CHANGED)
 
 
 @transaction.atomic

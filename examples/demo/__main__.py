@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from openai import AsyncOpenAI
 
-from examples.demo.client import JsonObject, PlatformClient
+from examples.demo.client import ApiError, JsonObject, PlatformClient
 from examples.demo.companion import CompanionReport, keep_calling
 from examples.demo.platform import DemoProject, PlatformError, create_demo_project, start_platform, stop_platform
 from examples.demo.play import Player, Round, play_round
@@ -77,6 +77,11 @@ async def _is_newest_live(platform: PlatformClient) -> bool:
     return "live" in newest["aliases"]
 
 
+def _require_played(done: Round) -> None:
+    if not done.rewards:
+        raise DemoError(f"no task could be played: {done.failures[0] if done.failures else 'none was given'}")
+
+
 async def train(player: Player, settings: Settings, story: Story) -> None:
     """Play, train, let the version go live; `n_rounds` times, in one run."""
     run_id = ""
@@ -85,6 +90,7 @@ async def train(player: Player, settings: Settings, story: Story) -> None:
         tasks = generate_tasks(settings.n_tasks, channel="train", seed=number)
         done = await play_round(player, tasks, channel="train")
         story.rounds.append(done)
+        _require_played(done)
         say(f"round {number}: {len(done.rewards)} tasks played, reward {done.reward:.2f}")
         if not run_id:
             recipe = {"n_steps": settings.n_rounds, "trajectories_per_step": settings.n_tasks}
@@ -141,6 +147,7 @@ async def close_the_loop(project: DemoProject, settings: Settings, *, started: f
         player = Player(platform=platform, agent_key=project.agent_key, n_at_once=settings.n_at_once)
         held_out = generate_tasks(settings.n_held_out, channel="val", seed=0)
         before = await play_round(player, held_out, channel="val")
+        _require_played(before)
         say(f"held-out before: reward {before.reward:.2f}, without a fault {before.share_perfect:.2f}")
         companion = asyncio.create_task(keep_calling(other, report, stop=stop))
         try:
@@ -214,7 +221,7 @@ def main() -> int:
     )
     try:
         return asyncio.run(run_demo(settings))
-    except (PlatformError, DemoError) as error:
+    except (PlatformError, DemoError, ApiError) as error:
         say(f"FAULT: {error}")
         return 1
 

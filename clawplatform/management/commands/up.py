@@ -11,6 +11,7 @@ from django.core.management import call_command
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from apps.core.errors import ServiceError
+from apps.registry.services import forget_engine_health
 from clawplatform.databases import EMBEDDED_DATABASE
 from clawplatform.env import ROOT, Env, read_env
 from clawplatform.seeding import Seeded, credentials_path, seed_platform
@@ -60,6 +61,7 @@ class Command(BaseCommand):
         self._say("database: migrated")
         engine_urls = (platform.plan.engine_url,) if platform.plan.has_engine else env.engine_urls
         seeded = seed_platform(env, engine_urls=engine_urls)
+        forget_engine_health()
         platform.start_programs()
         platform.wait_for_programs()
         if engine_urls and (problem := platform.wait_for_service()):

@@ -9,7 +9,7 @@ from apps.accounts.models import AuditEvent, Project
 from apps.core.contracts.training import Probe
 from apps.core.errors import Conflict, InvalidInput
 from apps.registry import services
-from apps.registry.models import AliasName, Policy, Version, VersionState
+from apps.registry.models import AliasName, EngineState, Policy, Version, VersionState
 from tests.apps.registry.conftest import PROBE, Publish, number_of
 from tests.factories.registry import VersionFactory
 
@@ -41,6 +41,14 @@ def test_an_engine_is_registered_once_and_switched_on_again(db: None) -> None:
     assert again.pk == engine.pk
     assert again.base_url == "http://127.0.0.1:8100"
     assert again.is_enabled
+
+
+def test_at_a_start_nothing_is_known_of_any_engine(db: None) -> None:
+    engine = services.register_engine(base_url="http://127.0.0.1:8100")
+    type(engine).objects.update(state=EngineState.UP, last_error="old")
+    services.forget_engine_health()
+    engine.refresh_from_db()
+    assert (engine.state, engine.last_error) == (EngineState.UNKNOWN, "")
 
 
 def test_versions_are_numbered_and_named_anew(publish: Publish) -> None:
