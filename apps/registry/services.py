@@ -68,7 +68,7 @@ def register_engine(*, base_url: str) -> Engine:
 
 
 def forget_engine_health() -> None:
-    """At a start nothing is known: what the rows say is of an earlier life. `reconcile` learns it anew within seconds."""
+    """At a start nothing is known: what the rows say is of an earlier life. `reconcile` learns it anew in seconds."""
     Engine.objects.update(state=EngineState.UNKNOWN, last_error="")
     notify_processes(ROUTES_CHANGED)
 

@@ -72,6 +72,13 @@ class Run(models.Model):
     def is_final(self) -> bool:
         return self.state in FINAL_STATES
 
+    def describe_now(self) -> str:
+        """Return what the run does or waits for, in words. A queued one says its place: the GPU takes one at a time."""
+        if self.state != RunState.QUEUED:
+            return self.status_line
+        n_before = Run.objects.filter(state__in=ACTIVE_STATES, id__lt=self.id).count()
+        return f"{self.status_line}; runs before it: {n_before}" if n_before else self.status_line
+
 
 class AttemptState(models.TextChoices):
     RUNNING = "running"

@@ -21,6 +21,7 @@ from examples.demo.report import Iteration, Outcome, render_comparison, render_l
 from examples.weather_agent.tasks import generate_tasks
 
 RUN_TIMEOUT_S = 900
+DATA_TIMEOUT_S = 300
 FOLD_TIMEOUT_S = 30
 POLL_S = 1.0
 
@@ -83,31 +84,47 @@ def _require_played(done: Round) -> None:
 
 
 async def train(player: Player, settings: Settings, story: Story) -> None:
-    """Play, train, let the version go live; `n_rounds` times, in one run."""
-    run_id = ""
-    for number in range(1, settings.n_rounds + 1):
-        started = time.monotonic()
-        tasks = generate_tasks(settings.n_tasks, channel="train", seed=number)
-        done = await play_round(player, tasks, channel="train")
-        story.rounds.append(done)
-        _require_played(done)
-        say(f"round {number}: {len(done.rewards)} tasks played, reward {done.reward:.2f}")
-        if not run_id:
-            recipe = {"n_steps": settings.n_rounds, "trajectories_per_step": settings.n_tasks}
-            run_id = (await player.platform.launch_run(name="demo", recipe=recipe, selection={}))["id"]
-            say(f"    run {run_id} launched")
-        await wait_for_step(player.platform, run_id, step=number)
-        point = (await player.platform.get_metrics(run_id))[-1]
-        story.iterations.append(
-            Iteration(
-                number=number,
-                spoken_by=f"v{number - 1}",
-                reward=done.reward,
-                share_perfect=done.share_perfect,
-                metrics=point["values"],
-                seconds=time.monotonic() - started,
-            )
+    """Play, train, let the version go live; `n_rounds` times, in one run. A run that cannot go on is cancelled."""
+    first = await _play_training_tasks(player, settings, story, number=1)
+    recipe = {
+        "n_steps": settings.n_rounds,
+        "trajectories_per_step": settings.n_tasks,
+        "wait_for_data_s": DATA_TIMEOUT_S,
+    }
+    run = await player.platform.launch_run(name="demo", recipe=recipe, selection={})
+    say(f"    run {run['id']} launched")
+    try:
+        await _finish_round(player.platform, run["id"], story, number=1, done=first)
+        for number in range(2, settings.n_rounds + 1):
+            done = await _play_training_tasks(player, settings, story, number=number)
+            await _finish_round(player.platform, run["id"], story, number=number, done=done)
+    except (DemoError, ApiError, asyncio.CancelledError):
+        await player.platform.cancel_run(run["id"])
+        raise
+
+
+async def _play_training_tasks(player: Player, settings: Settings, story: Story, *, number: int) -> Round:
+    tasks = generate_tasks(settings.n_tasks, channel="train", seed=number)
+    done = await play_round(player, tasks, channel="train")
+    story.rounds.append(done)
+    _require_played(done)
+    say(f"round {number}: {len(done.rewards)} tasks played, reward {done.reward:.2f}")
+    return done
+
+
+async def _finish_round(platform: PlatformClient, run_id: str, story: Story, *, number: int, done: Round) -> None:
+    await wait_for_step(platform, run_id, step=number)
+    point = (await platform.get_metrics(run_id))[-1]
+    story.iterations.append(
+        Iteration(
+            number=number,
+            spoken_by=f"v{number - 1}",
+            reward=done.reward,
+            share_perfect=done.share_perfect,
+            metrics=point["values"],
+            seconds=time.monotonic() - done.started,
         )
+    )
 
 
 async def find_in_pool(platform: PlatformClient, ids: list[str]) -> tuple[int, int]:
@@ -224,6 +241,9 @@ def main() -> int:
     except (PlatformError, DemoError, ApiError) as error:
         say(f"FAULT: {error}")
         return 1
+    except KeyboardInterrupt:
+        say("stopped")
+        return 130
 
 
 if __name__ == "__main__":

@@ -80,6 +80,10 @@ class PlatformClient:
         """Return the run's state."""
         return await self._call("GET", f"runs/{run_id}")
 
+    async def cancel_run(self, run_id: str) -> None:
+        """Stop the run; what it has published stays."""
+        await self._call("POST", f"runs/{run_id}/cancel", body={})
+
     async def list_versions(self) -> list[JsonObject]:
         """Return the policy's versions, newest first."""
         answer = await self._call("GET", "versions?limit=200")

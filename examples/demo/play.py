@@ -1,6 +1,7 @@
 """Plays tasks with the weather agent through the gateway and posts the verifier's rewards, as any task runner would."""
 
 import asyncio
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from statistics import fmean
@@ -29,6 +30,7 @@ class Player:
 class Round:
     """What came of playing some tasks."""
 
+    started: float = field(default_factory=time.monotonic)
     trajectory_ids: list[str] = field(default_factory=list)
     rewards: list[float] = field(default_factory=list)
     response_ids: list[str] = field(default_factory=list)

@@ -17,6 +17,7 @@ class RunSerializer(serializers.ModelSerializer[Run]):
     project = serializers.CharField(source="project.slug", read_only=True)
     policy = serializers.CharField(source="policy.slug", read_only=True)
     start_version = serializers.CharField(source="start_version_id", read_only=True)
+    status_line = serializers.CharField(source="describe_now", read_only=True)
 
     class Meta:
         model = Run

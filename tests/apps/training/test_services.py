@@ -9,6 +9,7 @@ from django.db import IntegrityError, connection, transaction
 from apps.accounts.access import Caller
 from apps.accounts.models import ApiKey, AuditEvent, Project, User
 from apps.core.errors import Conflict, Forbidden, InvalidInput, NotFound
+from apps.registry import services as registry
 from apps.registry.models import Policy, Version
 from apps.training import services
 from apps.training.attempts import claim_attempt
@@ -26,6 +27,26 @@ def test_a_run_starts_from_what_is_live_and_is_queued(launch: LaunchRun, two_rea
     assert run.selection["channel"] == "train"
     assert AuditEvent.objects.filter(action="run.launched", object_id=run.id).exists()
     assert run.events.get().kind == "run.launched"
+
+
+def test_a_queued_run_says_its_place(
+    launch: LaunchRun, two_ready: Ready, other_project: Project, owner_caller: Caller
+) -> None:
+    run = launch()
+    assert run.describe_now() == "waits for a worker"
+    policy = registry.ensure_policy(
+        project=other_project, slug="other", base_model="tiny", base_model_dir="models/tiny"
+    )
+    Run.objects.create(
+        id="run_0" + run.id[5:],
+        project=other_project,
+        policy=policy,
+        start_version=policy.versions.get(),
+        recipe={},
+        n_steps=1,
+        state=RunState.RUNNING,
+    )
+    assert run.describe_now() == "waits for a worker; runs before it: 1"
 
 
 def test_launching_queues_the_task_after_commit(

@@ -206,7 +206,7 @@ def test_two_processes_learn_what_one_learns(start: StartTrainer, whole: Trainer
     two = start(zero_stage=zero_stage, n_processes=2)
     assert two.wait() == 0
     for ours, theirs in zip(curve(whole), curve(two), strict=True):
-        assert ours == pytest.approx(theirs, abs=1e-5)
+        assert ours == pytest.approx(theirs, rel=1e-5, abs=1e-5)
     for mine, yours in zip(probes(whole), probes(two), strict=True):
         assert mine == pytest.approx(yours, abs=1e-5)
 
