@@ -38,7 +38,7 @@ def test_a_queued_run_says_its_place(
         project=other_project, slug="other", base_model="tiny", base_model_dir="models/tiny"
     )
     Run.objects.create(
-        id="run_0" + run.id[5:],
+        id="run_00" + run.id[6:],
         project=other_project,
         policy=policy,
         start_version=policy.versions.get(),
