@@ -4,6 +4,8 @@ import os
 import shutil
 from pathlib import Path
 
+SIGNAL_MARK = "trainer.stop"  # there while an attempt is stopping because of a signal; the launcher's own
+
 
 def write_atomic(path: Path, text: str) -> None:
     """Put `text` at `path` by an atomic rename, on disk before it returns."""

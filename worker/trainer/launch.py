@@ -18,6 +18,7 @@ from apps.core.contracts.codec import ContractError, decode
 from apps.core.contracts.training import EVENTS_FILE, JOB_FILE, LOG_FILE, TrainJob
 from worker.trainer.errors import TrainerError
 from worker.trainer.events import EventLog, make_event, read_events
+from worker.trainer.files import SIGNAL_MARK
 
 FINAL_KINDS = {"done": 0, "stopped": 0, "failed": 1}
 POLL_S = 0.2
@@ -47,8 +48,10 @@ def main(argv: list[str]) -> int:
         log.append(make_event("failed", step=0, message=f"The job cannot be started: {error}"))
         return 1
     offset = _size(options.run_dir / EVENTS_FILE)
+    mark = options.run_dir / SIGNAL_MARK
+    mark.unlink(missing_ok=True)  # of an attempt that was killed while it stopped
     attempt = Attempt(launcher_argv, environment)
-    code = attempt.wait()
+    code = attempt.wait(mark=mark)
     return conclude(options.run_dir, offset=offset, code=code, is_stopped=attempt.is_stopping)
 
 
@@ -119,13 +122,19 @@ class Attempt:
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._note_stop)
 
-    def wait(self) -> int:
-        """Return the launcher's exit code. If whoever started us is gone, ask the whole group to stop."""
+    def wait(self, *, mark: Path) -> int:
+        """Return the launcher's exit code. If whoever started us is gone, ask the whole group to stop.
+
+        A signal that comes while the launcher is on its way meets no rank; `mark` tells those that start later.
+        """
         while (code := self._child.poll()) is None:
             is_orphan = os.getppid() != self._parent
-            if is_orphan and not self.is_stopping and os.getpgrp() == os.getpid():
-                os.killpg(0, signal.SIGTERM)
+            if (self.is_stopping or is_orphan) and not mark.exists():
+                mark.touch()
+                if is_orphan and os.getpgrp() == os.getpid():
+                    os.killpg(0, signal.SIGTERM)
             time.sleep(POLL_S)
+        mark.unlink(missing_ok=True)
         return code
 
     def _note_stop(self, _signal: int, _frame: object) -> None:

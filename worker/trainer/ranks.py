@@ -16,6 +16,7 @@ from torch import Tensor
 
 from apps.core.contracts.training import STOP_FILE
 from worker.trainer.errors import StopRequested
+from worker.trainer.files import SIGNAL_MARK
 
 BACKENDS = {"cpu": "gloo", "cuda": "nccl"}
 
@@ -28,7 +29,7 @@ class Ranks:
         self.count = int(os.environ.get("WORLD_SIZE", "1"))
         local = int(os.environ.get("LOCAL_RANK", "0"))
         self.device = torch.device(device, local) if device == "cuda" else torch.device(device)
-        self._stop_path = run_dir / STOP_FILE
+        self._stop_paths = (run_dir / STOP_FILE, run_dir / SIGNAL_MARK)
         self._parent = os.getppid()
         self._is_signalled = False
         signal.signal(signal.SIGTERM, self._note_signal)
@@ -42,7 +43,8 @@ class Ranks:
     def raise_if_stopped(self) -> None:
         """Raise StopRequested on every rank as soon as one has been told to stop."""
         is_orphan = os.getppid() != self._parent
-        wants_stop = self._is_signalled or is_orphan or (self.is_main and self._stop_path.exists())
+        is_told = self.is_main and any(path.exists() for path in self._stop_paths)
+        wants_stop = self._is_signalled or is_orphan or is_told
         if self.largest(float(wants_stop)) > 0:
             raise StopRequested
 
