@@ -167,7 +167,6 @@ def _trl_loss(logprobs: Tensor, behaviour: Tensor, advantages: Tensor, mask: Ten
 
 @pytest.mark.parametrize("seed", range(5))
 def test_loss_and_gradient_are_those_of_trl(seed: int) -> None:
-    pytest.importorskip("trl")
     torch.manual_seed(seed)
     behaviour = -torch.rand(4, 7) * 3
     start = behaviour + torch.randn(4, 7) * 0.3
