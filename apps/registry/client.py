@@ -20,6 +20,7 @@ QUICK_S = 5.0  # lists, unloads
 LOAD_S = 60.0
 ANSWER_S = 180.0  # the first call with a new adapter compiles on some devices
 CANARY_TOKENS = 8
+TOP_LOGPROBS = 20  # what vLLM allows unless told otherwise
 
 
 class EngineUnreachable(Unavailable):
@@ -97,29 +98,40 @@ class EngineClient:
             if error.engine_status != 404:
                 raise
 
-    def probe_logprobs(self, model: str, token_ids: Sequence[int]) -> list[float]:
-        """Return the log-prob (nats, temperature 1) of each token after the first; length T - 1."""
-        body = {"model": model, "prompt": list(token_ids), "max_tokens": 1, "temperature": 1.0, "prompt_logprobs": 0}
+    def probe_logprobs(self, model: str, token_ids: Sequence[int], wanted: Sequence[tuple[int, int]]) -> list[float]:
+        """Return, for each (position, id) of `wanted`, the log-prob (nats, temperature 1) of `id` after
+        `token_ids[: position + 1]`; one that is not among the engine's first TOP_LOGPROBS gets the last one's.
+
+        Each position is a prompt of its own: vLLM's CPU engine crashes when `prompt_logprobs` of an adapter are asked
+        for while another call runs.
+        """
+        body = {
+            "model": model,
+            "prompt": [list(token_ids[: position + 1]) for position, _ in wanted],
+            "max_tokens": 1,
+            "temperature": 1.0,
+            "logprobs": TOP_LOGPROBS,
+            "return_tokens_as_token_ids": True,
+        }
         answer = self._call_json("POST", "/v1/completions", body, read_s=ANSWER_S)
         try:
-            rows = answer["choices"][0]["prompt_logprobs"][1:]
-            values = [float(row[str(token)]["logprob"]) for row, token in zip(rows, token_ids[1:], strict=True)]
-        except (KeyError, IndexError, TypeError, ValueError) as error:
+            choices = sorted(answer["choices"], key=lambda choice: int(choice["index"]))
+            tops = [choice["logprobs"]["top_logprobs"][0] for choice in choices]
+            pairs = zip(tops, wanted, strict=True)
+            values = [float(top.get(f"token_id:{token}", min(top.values()))) for top, (_, token) in pairs]
+        except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
             raise EngineNonsense(f"{self.base_url} returned no usable log-probs for the probe of {model}") from error
         if not all(map(math.isfinite, values)):
             raise EngineNonsense(f"{self.base_url} returned log-probs for {model} that are not numbers")
         return values
 
-    def read_token_texts(self, model: str, token_ids: Sequence[int]) -> list[str]:
-        """Return the text of each token, as the engine's tokenizer has it. Costs one pass over the tokens."""
-        prompt = [*token_ids[:1], *token_ids]  # An engine says nothing of the first token of a prompt.
-        body = {"model": model, "prompt": prompt, "max_tokens": 1, "prompt_logprobs": 0}
-        answer = self._call_json("POST", "/v1/completions", body, read_s=QUICK_S)
+    def read_token_text(self, model: str, token_id: int) -> str:
+        """Return the text of one token, as the engine's tokenizer has it."""
+        answer = self._call_json("POST", "/detokenize", {"model": model, "tokens": [token_id]}, read_s=QUICK_S)
         try:
-            rows = answer["choices"][0]["prompt_logprobs"][1:]
-            return [str(row[str(token)]["decoded_token"]) for row, token in zip(rows, token_ids, strict=True)]
-        except (KeyError, IndexError, TypeError, ValueError) as error:
-            raise EngineNonsense(f"{self.base_url} returned no usable texts for tokens") from error
+            return str(answer["prompt"])
+        except (KeyError, TypeError) as error:
+            raise EngineNonsense(f"{self.base_url} returned no usable text for a token") from error
 
     def ask_canary(self, model: str) -> str:
         """Return the answer to a short chat; raises EngineNonsense when no token came."""

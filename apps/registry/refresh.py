@@ -28,7 +28,14 @@ from apps.registry.models import (
     Version,
     VersionState,
 )
-from apps.registry.verification import TOLERANCES, Report, Tolerance, VerificationFailed, compare_logprobs
+from apps.registry.verification import (
+    TOLERANCES,
+    Report,
+    Tolerance,
+    VerificationFailed,
+    choose_positions,
+    compare_logprobs,
+)
 
 log = structlog.get_logger(__name__)
 
@@ -94,8 +101,12 @@ def serving_engines(policy: Policy) -> list[Engine]:
 def verify_on_engine(version: Version, engine: Engine, *, client: EngineClient) -> Report:
     """Load the version on one engine, compare the probe and ask a canary question."""
     load_version(engine, version, client=client)
-    found = client.probe_logprobs(version.engine_name, version.probe["token_ids"])
-    report = compare_logprobs(version.probe["logprobs"], found, tolerance=engine_tolerance(), engine_id=engine.id)
+    expected, likely_ids = version.probe["logprobs"], version.probe["likely_ids"]
+    positions = choose_positions(expected)
+    wanted = [(position, likely_ids[position]) for position in positions]
+    found = client.probe_logprobs(version.engine_name, version.probe["token_ids"], wanted)
+    asked = [expected[position] for position in positions]
+    report = compare_logprobs(asked, found, tolerance=engine_tolerance(), engine_id=engine.id)
     canary = client.ask_canary(version.engine_name)
     return Report(**{**asdict(report), "canary": canary})
 

@@ -2,6 +2,7 @@
 
 import math
 import secrets
+from dataclasses import asdict
 from typing import Any
 
 from django.db import transaction
@@ -100,7 +101,7 @@ def publish_version(
         adapter_path=adapter_path,
         sha256=sha256,
         lineage={"base_model": policy.base_model, **lineage},
-        probe={"token_ids": list(probe.token_ids), "logprobs": list(probe.logprobs)},
+        probe=asdict(probe),
         goes_live=goes_live,
     )
     queue_task(REFRESH_VERSION, version.id)
@@ -109,9 +110,11 @@ def publish_version(
 
 
 def _check_probe(probe: Probe) -> None:
-    if len(probe.token_ids) < 2 or len(probe.logprobs) != len(probe.token_ids) - 1:
+    n_answers = len(probe.token_ids) - 1
+    if n_answers < 1 or not len(probe.likely_ids) == len(probe.logprobs) == n_answers:
         raise InvalidInput(
-            "a probe needs at least two token ids and one log-prob for each but the first", field="probe"
+            "a probe needs at least two token ids, and a likely id with its log-prob for each but the last",
+            field="probe",
         )
     if not all(map(math.isfinite, probe.logprobs)):
         raise InvalidInput("the trainer's log-probs for the probe are not all numbers", field="probe")

@@ -28,6 +28,9 @@ TOLERANCES = {
 }
 
 
+N_POSITIONS = 24
+
+
 @dataclass(frozen=True, kw_only=True)
 class Report:
     """One engine's answer to the probe beside the trainer's."""
@@ -37,6 +40,11 @@ class Report:
     max_abs_diff: float
     n_tokens: int
     canary: str = ""
+
+
+def choose_positions(logprobs: Sequence[float]) -> list[int]:
+    """Return up to N_POSITIONS positions where the trainer was least sure, in order: there other weights show most."""
+    return sorted(sorted(range(len(logprobs)), key=lambda position: logprobs[position])[:N_POSITIONS])
 
 
 def compare_logprobs(

@@ -52,6 +52,7 @@ class FakeEngine:
             "/v1/unload_lora_adapter": self._unload,
             "/v1/completions": self._complete,
             "/v1/chat/completions": self._chat,
+            "/detokenize": self._detokenize,
         }
         return handlers[path](body) if path in handlers else (404, {"detail": "Not Found"})
 
@@ -75,11 +76,12 @@ class FakeEngine:
         if not self._knows(body["model"]):
             return 404, {"error": {"message": "no such model"}}
         shift = self.offset if body["model"] in self.adapters else 0.0
-        rows = [
-            {str(t): {"logprob": token_logprob(body["model"], t) + shift, "decoded_token": f"<{t}>"}}
-            for t in body["prompt"][1:]
-        ]
-        return 200, {"choices": [{"text": "x", "prompt_logprobs": [None, *rows]}]}
+        top = {f"token_id:{token}": token_logprob(body["model"], token) + shift for token in range(body["logprobs"])}
+        choices = [{"index": index, "logprobs": {"top_logprobs": [top]}} for index in range(len(body["prompt"]))]
+        return 200, {"choices": choices}
+
+    def _detokenize(self, body: dict[str, Any]) -> tuple[int, Any]:
+        return 200, {"prompt": "".join(f"<{token}>" for token in body["tokens"])}
 
     def _chat(self, body: dict[str, Any]) -> tuple[int, Any]:
         if not self._knows(body["model"]):

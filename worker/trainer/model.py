@@ -46,6 +46,13 @@ class Policy(nn.Module):  # type: ignore[misc]  # torch is Any to the type check
                 answer = self.model(input_ids=input_ids, past_key_values=cache, use_cache=cache is not None)
         return token_logprobs(answer.logits, targets, temperatures)  # from (N, V)
 
+    def predict(self, input_ids: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the most likely token after each of input_ids (1, T) and its log-prob (nats, temperature 1): (T,)."""
+        with self._autocast(input_ids.device.type):
+            logits = self.model(input_ids=input_ids, use_cache=False).logits[0]  # (T, V)
+        logprobs, likely_ids = logits.float().log_softmax(-1).max(-1)
+        return likely_ids, logprobs
+
     @contextmanager
     def _output_only_at(self, predicts: Tensor) -> Iterator[None]:
         """Let only the marked positions into the output layer, the widest of all; whatever follows it sees (N, V)."""

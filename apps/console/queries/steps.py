@@ -211,9 +211,7 @@ def _cell(token_id: int, logprob: float, text: str) -> TokenCell:
 def _token_texts(step: Step, token_ids: list[int]) -> list[str]:
     if step.version is None:
         return []
-    base_model = step.version.policy.base_model
-    texts = read_token_texts(base_model=base_model, token_ids=token_ids, cache_key=step.id)
-    return texts if len(texts) == len(token_ids) else []
+    return read_token_texts(base_model=step.version.policy.base_model, token_ids=token_ids)
 
 
 def find_exchange(step: Step) -> Exchange | None:

@@ -57,10 +57,13 @@ class OptimizerSettings:
 class Probe:
     """A fixed sequence on which trainer and engine must agree.
 
-    `token_ids` has length T; `logprobs[i]` (nats, temperature 1) is that of `token_ids[i + 1]`, so it has length T - 1.
+    `token_ids` has length T. `likely_ids[i]` is the trainer's most likely token after `token_ids[:i + 1]`, and
+    `logprobs[i]` its log-prob (nats, temperature 1): both have length T - 1, and are empty in a question.
+    The most likely token, since any engine names its log-prob among the first few.
     """
 
     token_ids: tuple[int, ...]
+    likely_ids: tuple[int, ...] = ()
     logprobs: tuple[float, ...] = ()
 
 

@@ -110,6 +110,9 @@ def _refuse_unsupported(body: dict[str, Any]) -> None:
     for name, advice in REFUSED.items():
         if body.get(name):
             raise bad_request(f"`{name}` is not supported: {advice}.", param=name, code="unsupported_parameter")
+    if body.get("prompt_logprobs") is not None:  # 0 asks for them too; vLLM's CPU engine dies of it (decision 8)
+        advice = "they can crash an engine that serves adapters"
+        raise bad_request(f"`prompt_logprobs` is not supported: {advice}.", param="prompt_logprobs")
     modalities = body.get("modalities")
     if modalities is not None and modalities != ["text"]:
         raise bad_request('`modalities` may only be ["text"].', param="modalities", code="unsupported_value")

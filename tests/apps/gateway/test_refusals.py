@@ -91,6 +91,7 @@ def test_it_refuses_what_is_no_json_object(http: httpx.Client, body: bytes) -> N
         ({"seed": "x"}, "seed"),
         ({"top_logprobs": 3}, "top_logprobs"),
         ({"functions": [{"name": "f"}]}, "functions"),
+        ({"prompt_logprobs": 0}, "prompt_logprobs"),
         ({"web_search_options": {"search_context_size": "low"}}, "web_search_options"),
         ({"audio": {"voice": "x"}}, "audio"),
         ({"modalities": ["text", "audio"]}, "modalities"),

@@ -14,7 +14,7 @@ from apps.registry.reconcile import reconcile_engines
 from tests.fakes.adapter_engine import FakeEngine, serve_engine, token_logprob
 
 TOKENS = (5, 6, 7, 8)
-PROBE = Probe(token_ids=TOKENS, logprobs=tuple(token_logprob("", token) for token in TOKENS[1:]))
+PROBE = Probe(token_ids=TOKENS, likely_ids=TOKENS[1:], logprobs=tuple(token_logprob("", token) for token in TOKENS[1:]))
 
 
 @pytest.fixture(autouse=True)

@@ -15,9 +15,14 @@ def test_it_lists_base_and_adapters(fake_engine: FakeEngine) -> None:
         assert [(model.name, model.parent) for model in client.list_models()] == [("tiny", ""), ("a", "tiny")]
 
 
-def test_it_reads_one_logprob_for_each_token_but_the_first(fake_engine: FakeEngine) -> None:
+def test_it_reads_the_logprobs_that_are_wanted(fake_engine: FakeEngine) -> None:
     with EngineClient(fake_engine.base_url) as client:
-        assert client.probe_logprobs("tiny", [9, 1, 2]) == pytest.approx([-0.2, -0.3])
+        assert client.probe_logprobs("tiny", [9, 1, 2], [(0, 1), (1, 2)]) == pytest.approx([-0.2, -0.3])
+
+
+def test_a_token_that_the_engine_does_not_name_counts_as_its_last(fake_engine: FakeEngine) -> None:
+    with EngineClient(fake_engine.base_url) as client:
+        assert client.probe_logprobs("tiny", [9, 1], [(0, 400)]) == pytest.approx([-0.7])
 
 
 def test_a_refusal_carries_the_engines_words(fake_engine: FakeEngine) -> None:
@@ -65,16 +70,17 @@ def test_a_list_of_another_shape_is_nonsense(fake_engine: FakeEngine, lie: objec
 @pytest.mark.parametrize(
     "lie",
     [
-        {"choices": [{"prompt_logprobs": None}]},
-        {"choices": [{"prompt_logprobs": [None, {"1": {"logprob": -1.0}}]}]},
-        {"choices": [{"prompt_logprobs": [None, {"1": {"logprob": -1.0}}, {"3": {"logprob": -1.0}}]}]},
+        {"choices": [{"index": 0, "logprobs": None}, {"index": 1, "logprobs": None}]},
+        {"choices": [{"index": 0, "logprobs": {"top_logprobs": [{"token_id:1": -1.0}]}}]},
+        {"choices": [{"index": 0, "logprobs": {"top_logprobs": [{}]}}] * 2},
+        {"choices": [{"index": 0, "logprobs": {"top_logprobs": [{"token_id:1": "x"}]}}] * 2},
         {"choices": []},
     ],
 )
 def test_logprobs_of_other_tokens_are_nonsense(fake_engine: FakeEngine, lie: object) -> None:
     fake_engine.lies["/v1/completions"] = lie
     with EngineClient(fake_engine.base_url) as client, pytest.raises(EngineNonsense):
-        client.probe_logprobs("tiny", [9, 1, 2])
+        client.probe_logprobs("tiny", [9, 1, 2], [(0, 1), (1, 2)])
 
 
 def test_a_canary_that_says_nothing_is_nonsense(fake_engine: FakeEngine) -> None:

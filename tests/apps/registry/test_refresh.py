@@ -10,6 +10,7 @@ from apps.registry.models import AliasName, Deployment, DeploymentState, Engine,
 from apps.registry.reconcile import reconcile_engines
 from apps.registry.refresh import move_alias, refresh_version
 from apps.registry.services import mark_ready, register_engine
+from apps.registry.verification import choose_positions
 from tests.apps.registry.conftest import TOKENS, Publish, number_of
 from tests.fakes.adapter_engine import FakeEngine, serve_engine
 
@@ -82,11 +83,10 @@ def test_an_engines_refusal_fails_the_version_in_its_words(
     assert Deployment.objects.get(version=version).state == DeploymentState.FAILED
 
 
-def test_a_probe_of_another_length_is_caught(engine: Engine, publish: Publish) -> None:
-    version = publish()
-    Version.objects.filter(pk=version.pk).update(probe={"token_ids": list(TOKENS), "logprobs": [-1.0]})
-    refresh_version(reread(version))
-    assert "1 log-probs" in reread(version).error
+def test_the_probe_asks_where_the_trainer_was_least_sure() -> None:
+    assert choose_positions([-0.1, -2.0, -0.3]) == [0, 1, 2]
+    many = [-0.01 * position for position in range(100)]
+    assert choose_positions(many) == list(range(76, 100))
 
 
 def test_without_an_engine_the_version_waits_and_says_so(policy: Policy, publish: Publish) -> None:

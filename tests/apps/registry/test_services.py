@@ -70,8 +70,9 @@ def test_an_adapter_name_is_never_used_twice(publish: Publish) -> None:
     [
         Probe(token_ids=(1,)),
         Probe(token_ids=(1, 2)),
-        Probe(token_ids=(1, 2), logprobs=(-1.0, -1.0)),
-        Probe(token_ids=(1, 2), logprobs=(float("nan"),)),
+        Probe(token_ids=(1, 2), logprobs=(-1.0,)),
+        Probe(token_ids=(1, 2), likely_ids=(2,), logprobs=(-1.0, -1.0)),
+        Probe(token_ids=(1, 2), likely_ids=(2,), logprobs=(float("nan"),)),
     ],
 )
 def test_it_refuses_a_probe_that_proves_nothing(publish: Publish, probe: Probe) -> None:
@@ -170,4 +171,5 @@ def test_a_version_without_an_alias_is_retired_and_comes_back(policy: Policy, pu
 
 def test_the_probe_is_kept_with_the_version(publish: Publish) -> None:
     version = Version.objects.get(pk=publish().pk)
-    assert version.probe == {"token_ids": list(PROBE.token_ids), "logprobs": list(PROBE.logprobs)}
+    kept = {"token_ids": PROBE.token_ids, "likely_ids": PROBE.likely_ids, "logprobs": PROBE.logprobs}
+    assert version.probe == {name: list(values) for name, values in kept.items()}

@@ -10,13 +10,14 @@ from django.utils import timezone
 from apps.accounts.access import Caller
 from apps.accounts.models import Agent, Project, User
 from apps.core.contracts.checksum import hash_folder
-from apps.core.contracts.training import AdapterFiles, Probe, TrainBatch, TrainerEvent
+from apps.core.contracts.training import AdapterFiles, TrainBatch, TrainerEvent
 from apps.registry import services as registry
 from apps.registry.models import Policy, Version
 from apps.training import attempts, services
 from apps.training.models import Attempt, Run
 from apps.trajectories.models import Trajectory, TrajectoryState
 from tests.factories.trajectories import StepFactory, TrajectoryFactory
+from tests.fakes.probe import answer_probe
 
 AddTrajectory = Callable[..., Trajectory]
 LaunchRun = Callable[..., Run]
@@ -90,12 +91,11 @@ def finish_step(batch: TrainBatch, folder: Path) -> TrainerEvent:
     adapter = folder / f"step-{batch.step:06d}"
     adapter.mkdir(parents=True, exist_ok=True)
     (adapter / "adapter_config.json").write_text("{}")
-    probe = Probe(token_ids=batch.probe.token_ids, logprobs=tuple(-0.5 for _ in batch.probe.token_ids[1:]))
     return TrainerEvent(
         kind="step",
         step=batch.step,
         at=1.0,
         metrics={"loss": 0.25, "kl": 0.01},
         adapter=AdapterFiles(path=str(adapter), sha256=hash_folder(adapter)),
-        probe=probe,
+        probe=answer_probe(batch.probe),
     )

@@ -21,7 +21,6 @@ from apps.core.contracts.training import (
     JOB_FILE,
     STOP_FILE,
     AdapterFiles,
-    Probe,
     TrainBatch,
     TrainerEvent,
     TrainJob,
@@ -29,6 +28,7 @@ from apps.core.contracts.training import (
     batch_file,
     checkpoint_dir,
 )
+from tests.fakes.probe import answer_probe
 
 MODE, _, STEP = os.environ.get("FAKE_TRAINER", "").partition(":")
 PARENT = os.getppid()
@@ -83,7 +83,7 @@ def train(run_dir: Path, batch: TrainBatch) -> TrainerEvent:
         at=time.time(),
         metrics={"loss": -sum(rewards), "samples": float(len(rewards))},
         adapter=AdapterFiles(path=str(adapter), sha256=hash_folder(adapter)),
-        probe=Probe(token_ids=batch.probe.token_ids, logprobs=tuple(-0.5 for _ in batch.probe.token_ids[1:])),
+        probe=answer_probe(batch.probe),
     )
     checkpoint = run_dir / checkpoint_dir(batch.step)
     checkpoint.mkdir(parents=True, exist_ok=True)

@@ -165,7 +165,7 @@ def test_what_a_run_leaves_behind(whole: Trainer) -> None:
     assert event.adapter is not None
     assert hash_folder(Path(event.adapter.path)) == event.adapter.sha256
     assert event.probe is not None
-    assert len(event.probe.logprobs) == len(event.probe.token_ids) - 1
+    assert len(event.probe.logprobs) == len(event.probe.likely_ids) == len(event.probe.token_ids) - 1
     assert event.metrics.keys() == {
         "loss", "kl", "ratio_mean", "ratio_max", "clip_fraction", "ess", "entropy", "grad_norm", "tokens",
         "tokens_per_s", "seconds", "learning_rate", "samples", "mean_logprob_diff",
