@@ -91,11 +91,12 @@ def last_user_text(messages: Sequence[Message]) -> str:
     return next((text for text in texts if text.strip()), "")
 
 
-def make_title(messages: Iterable[Message]) -> str:
-    """Return the first user message on one line, cut, in characters that a text column takes."""
-    texts = (text_of(message) for message in messages if role_of(message) == "user")
-    first = next((text for text in texts if text.strip()), "")
-    return clean_text(" ".join(first.split()))[:TITLE_LENGTH]
+def make_title(messages: Sequence[Message]) -> str:
+    """Return what the user asked first, on one line, cut, in characters that a text column takes.
+
+    `messages` are those of the first call: what stands before its last user message may be worked examples.
+    """
+    return clean_text(" ".join(last_user_text(messages).split()))[:TITLE_LENGTH]
 
 
 def clean_text(text: str) -> str:

@@ -98,7 +98,7 @@ class Trajectory(models.Model):
     group = models.CharField(max_length=100, blank=True)  # tries at one prompt share it
     metadata = models.JSONField(default=dict)
     state = models.CharField(max_length=10, choices=TrajectoryState.choices, default=TrajectoryState.OPEN)
-    title = models.CharField(max_length=200, blank=True)  # the first user message, cut
+    title = models.CharField(max_length=200, blank=True)  # what the user asked first, cut
     reward = models.FloatField(null=True)  # what the labels add up to; kept by services.set_rewards
     is_excluded = models.BooleanField(default=False)  # a person keeps it out of training
     n_steps = models.PositiveIntegerField(default=0)

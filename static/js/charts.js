@@ -65,7 +65,10 @@ function options(box, curve) {
     padding: [8, 6, 0, 0],
     cursor: { y: false, points: { size: 7 }, sync: { key: "run" } },
     legend: { show: false },
-    scales: { x: { time: false, range: (_plot, low, high) => [low, Math.max(high, low + 1)] } },
+    scales: {
+      x: { time: false, range: (_plot, low, high) => [low, Math.max(high, low + 1)] },
+      y: { range: (_plot, low, high) => (low === high ? [low - 1, high + 1] : uPlot.rangeNum(low, high, 0.1, true)) },
+    },
     axes: [
       { ...axis, size: 24, space: 50, grid: { show: false }, incrs: [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000] },
       { ...axis, size: 46, space: 28, values: (_plot, ticks) => ticks.map(readable) },

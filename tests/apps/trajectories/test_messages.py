@@ -76,6 +76,8 @@ def test_a_users_empty_message_does_leave_one() -> None:
     [
         ([{"role": "system", "content": "s"}, {"role": "user", "content": " two\n words "}], "two words"),
         ([{"role": "user", "content": CARRIER}, {"role": "user", "content": "real"}], "real"),
+        ([{"role": "user", "content": "real"}, {"role": "user", "content": CARRIER}], "real"),
+        ([{"role": "user", "content": "example"}, {"role": "assistant"}, {"role": "user", "content": "real"}], "real"),
         ([{"role": "user", "content": "x" * 500}], "x" * 200),
         ([{"role": "user", "content": "nul\x00 and \ud800 half"}], "nul and half"),
         ([{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}], ""),
@@ -83,5 +85,5 @@ def test_a_users_empty_message_does_leave_one() -> None:
         ([None, 3, "x"], ""),
     ],
 )
-def test_the_title_is_the_first_thing_a_user_said(messages: list[Any], title: str) -> None:
+def test_the_title_is_what_the_user_asked(messages: list[Any], title: str) -> None:
     assert " ".join(chat.make_title(messages).split()) == title
