@@ -127,12 +127,15 @@ def _find_by_text(scope: str, story: Story, lookup: Lookup, *, is_scope_one_sess
     digest = chat.digest_answer_text(story.last_answer)
     if not digest:
         return None
+    found = lookup([scoped(scope, TEXT, digest)])
+    if is_scope_one_session and len(found) == 1 and found[0].is_leaf:
+        return found[0]  # Nothing else is left of the history when a client has compacted all of it but our answer.
     is_telling = is_scope_one_session or len(chat.text_of(story.last_answer)) >= _TELLING_TEXT_LENGTH
 
     def accepts(overlap: Overlap) -> bool:
         return overlap.suffix >= 1 and (is_telling or overlap.is_same_system or overlap.suffix >= 2)
 
-    return _best_by_history(story, lookup([scoped(scope, TEXT, digest)]), accepts=accepts)
+    return _best_by_history(story, found, accepts=accepts)
 
 
 def _find_by_history(scope: str, story: Story, lookup: Lookup, *, is_scope_one_session: bool) -> Candidate | None:

@@ -8,6 +8,8 @@ from apps.trajectories import messages as chat
 
 CARRIER = "<<<BEGIN_OPENCLAW_INTERNAL_CONTEXT>>>\nbusy\n<<<END_OPENCLAW_INTERNAL_CONTEXT>>>"
 
+RUNTIME = "\n\nRuntime: agent=main | session=agent:main:explicit:one | sessionId=one | host=vm | shell=bash"
+
 
 def call(call_id: str, arguments: Any) -> dict[str, Any]:
     tool_call = {"id": call_id, "type": "function", "function": {"name": "look", "arguments": arguments}}
@@ -78,6 +80,8 @@ def test_a_users_empty_message_does_leave_one() -> None:
         ([{"role": "user", "content": CARRIER}, {"role": "user", "content": "real"}], "real"),
         ([{"role": "user", "content": "real"}, {"role": "user", "content": CARRIER}], "real"),
         ([{"role": "user", "content": "example"}, {"role": "assistant"}, {"role": "user", "content": "real"}], "real"),
+        ([{"role": "user", "content": f"[Tue 2026-12-01 01:34 UTC] real{RUNTIME}"}], "real"),
+        ([{"role": "user", "content": "[Tue] what is Runtime: agent=main"}], "[Tue] what is Runtime: agent=main"),
         ([{"role": "user", "content": "x" * 500}], "x" * 200),
         ([{"role": "user", "content": "nul\x00 and \ud800 half"}], "nul and half"),
         ([{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}], ""),

@@ -121,6 +121,16 @@ def test_a_compacted_history_goes_on_from_its_kept_tail() -> None:
     assert pool.parent_of([system("s"), user("summary of a and b"), user("c"), said("OK"), user("d")]) == step
 
 
+def test_in_a_named_session_our_answer_is_enough_of_a_compacted_history() -> None:
+    pool = Pool()
+    step = pool.add([system("s"), user("a")], said("an answer"))
+    compacted = [system("s2"), user("summary"), said("an answer"), user("b")]
+    assert pool.parent_of(compacted) is None
+    assert pool.parent_of(compacted, is_one_session=True) == step
+    pool.add([system("s"), user("a2")], said("an answer"))
+    assert pool.parent_of(compacted, is_one_session=True) is None
+
+
 def test_a_client_that_rewrites_our_words_is_linked_by_its_history() -> None:
     pool = Pool()
     first = pool.add([system("s"), user("task")], said("Thought: look"))
