@@ -206,5 +206,5 @@ def recognise_side_call(messages: list[Message]) -> SideCall:
     ]
     if known:
         return known[0]
-    users = (chat.text_of(message) for message in messages if chat.role_of(message) == "user")
+    users = (chat.unwrap_text(chat.text_of(message)) for message in messages if chat.role_of(message) == "user")
     return SideCall.SUBAGENT if any(text.startswith(_SUBAGENT_TEXT) for text in users) else SideCall.NONE

@@ -15,7 +15,7 @@ Message = Any  # what stands in a request's `messages`: a dict, if the client is
 TITLE_LENGTH = 200
 # OpenClaw ends every request with this block and leaves it out of the next one.
 _TRANSIENT = re.compile(r"<<<BEGIN_OPENCLAW_INTERNAL_CONTEXT>>>.*?<<<END_OPENCLAW_INTERNAL_CONTEXT>>>", re.DOTALL)
-# What OpenClaw writes around the user's own words; they stay in its history, so only titles leave them out.
+# What OpenClaw writes around the user's own words; they stay in its history, so comparing leaves them in.
 _STAMP = re.compile(r"^\[[A-Z][a-z]{2} \d{4}-\d{2}-\d{2} \d{2}:\d{2} [^\]\s]{1,12}\] ")
 _RUNTIME = re.compile(r"\n\nRuntime: agent=[^\n]*sessionId=[^\n]*\s*$")
 _NOT_ALPHANUMERIC = re.compile(r"[^0-9A-Za-z]")
@@ -99,8 +99,12 @@ def make_title(messages: Sequence[Message]) -> str:
 
     `messages` are those of the first call: what stands before its last user message may be worked examples.
     """
-    asked = _RUNTIME.sub("", _STAMP.sub("", last_user_text(messages)))
-    return clean_text(" ".join(asked.split()))[:TITLE_LENGTH]
+    return clean_text(" ".join(unwrap_text(last_user_text(messages)).split()))[:TITLE_LENGTH]
+
+
+def unwrap_text(text: str) -> str:
+    """Return the user's own words without the time and the runtime line that OpenClaw writes around them."""
+    return _RUNTIME.sub("", _STAMP.sub("", text))
 
 
 def clean_text(text: str) -> str:

@@ -355,6 +355,7 @@ def test_ids_and_logprobs_that_do_not_match_are_not_exact(key: ApiKey, arrays: d
         ([user("hello"), user("Pre-compaction memory flush. Store durable memories only.")], SideCall.FLUSH),
         ([user("Follow the heartbeat monitor scratch context when provided.")], SideCall.HEARTBEAT),
         ([user("[Subagent Context] You are running as a subagent (depth 1/5).")], SideCall.SUBAGENT),
+        ([user("[Tue 2026-12-01 01:40 UTC] [Subagent Context] You are running as a subagent")], SideCall.SUBAGENT),
         ([user("hello")], SideCall.NONE),
     ],
 )
