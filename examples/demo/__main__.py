@@ -227,7 +227,7 @@ async def run_demo(settings: Settings) -> int:
 def main() -> int:
     """Read the command line and run."""
     parser = argparse.ArgumentParser(prog="python -m examples.demo", description=__doc__)
-    parser.add_argument("--rounds", type=int, default=6)
+    parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--tasks", type=int, default=48, help="tasks a round")
     parser.add_argument("--held-out", type=int, default=96)
     parser.add_argument("--at-once", type=int, default=16, help="episodes at once")

@@ -55,7 +55,7 @@ def _openclaw(welcome: Welcome) -> str:
             "  Point OpenClaw at it (~/.openclaw/openclaw.json; the compat flags put its session id on the wire):",
             "    { models: { providers: { claw: {",
             f'        baseUrl: "{welcome.base_url}/v1", apiKey: "{welcome.api_key or "claw-…"}",',
-            '        models: [ { id: "default", name: "Claw",',
+            '        models: [ { id: "default", name: "Claw", contextWindow: 32768,',
             "          compat: { sendSessionAffinityHeaders: true, supportsPromptCacheKey: true } } ] } } },",
             '      agents: { defaults: { model: "claw/default" } } }',
         ]
