@@ -145,7 +145,7 @@ async def _count_pool(platform: PlatformClient, ids: list[str]) -> tuple[int, in
     n_trajectories = 0
     async for trajectory in platform.iterate_trajectories():
         n_trajectories += 1
-        found.update(step["response_id"] for step in await platform.get_steps(trajectory["id"]))
+        found.update([step["response_id"] async for step in platform.iterate_steps(trajectory["id"])])
     return len(found.intersection(ids)), n_trajectories
 
 

@@ -62,10 +62,16 @@ class PlatformClient:
                 return
             before = f"&before={page['next_before']}"
 
-    async def get_steps(self, trajectory_id: str) -> list[JsonObject]:
-        """Return the steps of one trajectory as the pool has them."""
-        steps: list[JsonObject] = (await self._call("GET", f"trajectories/{trajectory_id}/steps"))["items"]
-        return steps
+    async def iterate_steps(self, trajectory_id: str) -> AsyncIterator[JsonObject]:
+        """Yield the steps of one trajectory as the pool has them, in order."""
+        after = ""
+        while True:
+            page = await self._call("GET", f"trajectories/{trajectory_id}/steps?limit=200{after}")
+            for step in page["items"]:
+                yield step
+            if page["next_after"] is None:
+                return
+            after = f"&after={page['next_after']}"
 
     async def get_metrics(self, run_id: str) -> list[JsonObject]:
         """Return the run's points, oldest first."""
