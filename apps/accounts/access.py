@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from apps.accounts.models import ApiKey, Project, Role, Scope, User
 from apps.core.errors import Forbidden, NotFound
+from apps.core.texts import is_storable
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,7 +48,8 @@ def find_project(caller: Caller, slug: str | None, *, role: Role = Role.VIEWER) 
             raise NotFound("say which project: ?project=<slug>")
         project = caller.key.agent.project
     else:
-        found = Project.objects.select_related("team").filter(slug=slug).first()
+        known = Project.objects.select_related("team")
+        found = known.filter(slug=slug).first() if is_storable(slug) else None
         if found is None:
             raise NotFound("no such project")
         project = found

@@ -15,6 +15,7 @@ from django.utils import timezone
 from apps.core.ids import ID_MAX_LENGTH, new_id
 
 KEY_PREFIX = "claw-"
+SLUG_MAX_LENGTH = 60
 
 
 def new_user_id() -> str:
@@ -135,7 +136,7 @@ class Project(models.Model):
     id = models.CharField(primary_key=True, max_length=ID_MAX_LENGTH, default=new_project_id, editable=False)
     team = models.ForeignKey(Team, on_delete=models.PROTECT, related_name="projects")
     name = models.CharField(max_length=100)
-    slug = models.SlugField(max_length=60, unique=True)
+    slug = models.SlugField(max_length=SLUG_MAX_LENGTH, unique=True)
     created_at = models.DateTimeField(default=timezone.now, editable=False)
 
     def __str__(self) -> str:
@@ -148,7 +149,7 @@ class Agent(models.Model):
     id = models.CharField(primary_key=True, max_length=ID_MAX_LENGTH, default=new_agent_id, editable=False)
     project = models.ForeignKey(Project, on_delete=models.PROTECT, related_name="agents")
     name = models.CharField(max_length=100)
-    slug = models.SlugField(max_length=60)
+    slug = models.SlugField(max_length=SLUG_MAX_LENGTH)
     created_at = models.DateTimeField(default=timezone.now, editable=False)
 
     class Meta:

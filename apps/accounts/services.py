@@ -7,7 +7,19 @@ from django.utils import timezone
 from django.utils.text import slugify
 
 from apps.accounts.access import Caller, require_role
-from apps.accounts.models import Agent, ApiKey, AuditEvent, Membership, Project, Role, Scope, Team, User, hash_key
+from apps.accounts.models import (
+    SLUG_MAX_LENGTH,
+    Agent,
+    ApiKey,
+    AuditEvent,
+    Membership,
+    Project,
+    Role,
+    Scope,
+    Team,
+    User,
+    hash_key,
+)
 from apps.core.errors import Conflict, InvalidInput, NotFound
 from apps.core.ids import is_id
 from apps.core.notices import ROUTES_CHANGED, notify_processes
@@ -38,9 +50,7 @@ def add_member(*, team: Team, user: User, role: Role, actor: str) -> Membership:
 
 def create_project(*, team: Team, name: str, actor: str, slug: str = "") -> Project:
     """Create a project; its slug is unique over all teams since it stands in addresses."""
-    slug = slug or slugify(name)
-    if not slug:
-        raise InvalidInput("the name needs at least one letter or digit", field="name")
+    slug = slug or _make_slug(name)
     if Project.objects.filter(slug=slug).exists():
         raise Conflict(f"the address /p/{slug}/ is taken; choose another name", field="name")
     project = Project.objects.create(team=team, name=name, slug=slug)
@@ -48,11 +58,17 @@ def create_project(*, team: Team, name: str, actor: str, slug: str = "") -> Proj
     return project
 
 
-def create_agent(*, project: Project, name: str, actor: str) -> Agent:
-    """Create an agent in a project."""
-    slug = slugify(name)
+def _make_slug(name: str) -> str:
+    """Return the name as it stands in addresses, cut to what they hold."""
+    slug = slugify(name)[:SLUG_MAX_LENGTH].strip("-_")
     if not slug:
         raise InvalidInput("the name needs at least one letter or digit", field="name")
+    return slug
+
+
+def create_agent(*, project: Project, name: str, actor: str) -> Agent:
+    """Create an agent in a project."""
+    slug = _make_slug(name)
     if Agent.objects.filter(project=project, slug=slug).exists():
         raise Conflict(f"this project has an agent {slug} already", field="name")
     agent = Agent.objects.create(project=project, name=name, slug=slug)

@@ -3,7 +3,7 @@
 from typing import Any
 
 from channels.db import database_sync_to_async
-from channels.generic.websocket import AsyncJsonWebsocketConsumer
+from channels.generic.websocket import AsyncJsonWebsocketConsumer, AsyncWebsocketConsumer
 
 from apps.accounts.access import Caller, find_project
 from apps.accounts.models import Project, User
@@ -32,9 +32,19 @@ class NewsConsumer(AsyncJsonWebsocketConsumer):
         if self.group:
             await self.channel_layer.group_discard(self.group, self.channel_name)
 
+    async def receive(self, text_data: str | None = None, bytes_data: bytes | None = None, **_more: Any) -> None:
+        """Pages have nothing to say here; whatever comes is left unread."""
+
     async def news(self, event: dict[str, Any]) -> None:
         """Forward one message of `apps.core.live`."""
         await self.send_json({"kind": event["kind"], "id": event["id"]})
+
+
+class NowhereConsumer(AsyncWebsocketConsumer):
+    """Every other address: the handshake is refused (403) rather than answered with a fault of ours."""
+
+    async def connect(self) -> None:
+        await self.close()
 
 
 def _find(user: object, slug: str) -> Project | None:

@@ -1,9 +1,9 @@
-"""Gives every request to Django an id, so that an error page, its log line and the API's answer can be matched."""
+"""What stands before every view: an id, by which error page, log line and answer are matched; a look at the path."""
 
 from collections.abc import Callable
 
 import structlog
-from django.http import HttpRequest, HttpResponse
+from django.http import Http404, HttpRequest, HttpResponse
 
 from apps.core.ids import new_id
 
@@ -21,3 +21,15 @@ class RequestIdMiddleware:
             response = self.get_response(request)
         response["X-Request-Id"] = request_id
         return response
+
+
+class AddressMiddleware:
+    """Nothing lives at an address with a NUL in it; Postgres would refuse to look."""
+
+    def __init__(self, get_response: Callable[[HttpRequest], HttpResponse]) -> None:
+        self.get_response = get_response
+
+    def __call__(self, request: HttpRequest) -> HttpResponse:
+        if "\x00" in request.path_info:
+            raise Http404
+        return self.get_response(request)

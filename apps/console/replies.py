@@ -16,6 +16,15 @@ TITLES = {
     500: "We broke something",
     503: "A part does not answer",
 }
+CODES = {
+    400: "invalid_request",
+    403: "forbidden",
+    404: "not_found",
+    405: "method_not_allowed",
+    409: "conflict",
+    500: "internal_error",
+    503: "unavailable",
+}
 
 
 def with_toast(response: HttpResponse, text: str, *, undo: str = "", kind: str = "done") -> HttpResponse:
@@ -37,6 +46,7 @@ def render_error(request: HttpRequest, *, status: int, detail: str) -> HttpRespo
     request_id = getattr(request, "request_id", "")
     if request.path.startswith("/api/"):
         body = {"type": "about:blank", "title": TITLES.get(status, "Error"), "status": status, "detail": detail}
+        body["code"] = CODES.get(status, "error")
         return JsonResponse({**body, "request_id": request_id}, status=status, content_type="application/problem+json")
     context = {"title": TITLES.get(status, "Error"), "detail": detail, "status": status, "request_id": request_id}
     return render(request, "console/error.html", context, status=status)

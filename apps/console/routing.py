@@ -2,10 +2,11 @@
 
 from typing import Any
 
-from django.urls import path
+from django.urls import path, re_path
 
-from apps.console.consumers import NewsConsumer
+from apps.console.consumers import NewsConsumer, NowhereConsumer
 
 websocket_urlpatterns: list[Any] = [
     path("ws/p/<slug:slug>/news", NewsConsumer.as_asgi()),  # type: ignore[arg-type]  # the stubs know views only
+    re_path(r"", NowhereConsumer.as_asgi()),  # type: ignore[arg-type]
 ]

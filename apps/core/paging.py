@@ -6,6 +6,9 @@ from typing import Generic, TypeVar
 
 from django.db.models import Model, QuerySet
 
+from apps.core.errors import InvalidInput
+from apps.core.texts import is_storable
+
 M = TypeVar("M", bound=Model)
 MAX_LIMIT = 200
 
@@ -22,6 +25,8 @@ def page_newest_first(rows: QuerySet[M], *, before: str | None, limit: int) -> P
     """Return up to `limit` (1 to 200) rows whose id sorts before `before`."""
     limit = max(1, min(limit, MAX_LIMIT))
     if before:
+        if not is_storable(before):
+            raise InvalidInput("before is no id: take the `next_before` of the page before", field="before")
         rows = rows.filter(pk__lt=before)
     found = list(rows.order_by("-pk")[: limit + 1])
     more = len(found) > limit

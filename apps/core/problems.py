@@ -2,7 +2,8 @@
 
 from typing import Any
 
-from django.core.exceptions import PermissionDenied
+from django.conf import settings
+from django.core.exceptions import PermissionDenied, RequestDataTooBig
 from django.http import Http404
 from rest_framework import exceptions
 from rest_framework.response import Response
@@ -18,6 +19,9 @@ def handle_exception(error: Exception, context: dict[str, Any]) -> Response | No
     if isinstance(error, ServiceError):
         headers = {"Retry-After": str(error.retry_after_s)} if error.retry_after_s is not None else None
         return problem(status=error.status, code=error.code, detail=error.message, field=error.field, headers=headers)
+    if isinstance(error, RequestDataTooBig):
+        limit = settings.DATA_UPLOAD_MAX_MEMORY_SIZE
+        return problem(status=413, code="request_too_large", detail=f"the body may have {limit} bytes")
     if isinstance(error, Http404):
         error = exceptions.NotFound()
     elif isinstance(error, PermissionDenied):

@@ -14,6 +14,7 @@ from apps.accounts.models import Role
 from apps.core.errors import Conflict, Forbidden, InvalidInput, NotFound
 from apps.core.ids import is_id
 from apps.core.live import publish_news
+from apps.core.texts import NUL_OR_HALF, is_storable
 from apps.feedback.models import Label, LabelQuerySet, Source
 from apps.feedback.scoring import REWARD_FIELD, Judgement, Score, score_trajectory
 from apps.trajectories.models import Step, Trajectory
@@ -164,17 +165,8 @@ def _check_draft(draft: _Draft) -> None:
     if len(draft.text) > MAX_TEXT:
         raise InvalidInput(f"a text may have {MAX_TEXT} characters", field="text")
     for name in ("text", "field", "idempotency_key"):
-        words = getattr(draft, name)
-        if "\x00" in words or not _is_encodable(words):
-            raise InvalidInput("this holds characters that cannot be stored (NUL or half a surrogate pair)", field=name)
-
-
-def _is_encodable(words: str) -> bool:
-    try:
-        words.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
+        if not is_storable(getattr(draft, name)):
+            raise InvalidInput(NUL_OR_HALF, field=name)
 
 
 def _write_label(draft: _Draft) -> Label:

@@ -44,7 +44,9 @@ class RecipeConfig(BaseModel):
     promote: bool = Field(default=True, description="Each version that passes its check goes live.")
     zero_stage: int = Field(default=0, ge=0, le=3, description="DeepSpeed ZeRO stage.")
     n_processes: int = Field(default=1, ge=1, le=64, description="Trainer processes on each host, one per device.")
-    max_tokens_per_microbatch: int = Field(default=2048, ge=64, description="What goes through the model at once.")
+    max_tokens_per_microbatch: int = Field(
+        default=2048, ge=64, le=2**20, description="What goes through the model at once."
+    )
     seed: int = Field(default=0, ge=0, lt=2**31)
 
     @model_validator(mode="before")

@@ -1,12 +1,13 @@
 """What part of a project's pool a run may train on. Says nothing of freshness: that is the recipe's staleness cap."""
 
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 
 from django.db.models import QuerySet
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from apps.core.errors import InvalidInput
+from apps.core.texts import NUL_OR_HALF, is_storable
 from apps.trajectories.models import Channel, Trajectory
 
 
@@ -23,12 +24,30 @@ class Selection(BaseModel):
     min_reward: float | None = Field(default=None, ge=-1, le=1)
     max_reward: float | None = Field(default=None, ge=-1, le=1)
 
+    @field_validator("agent", "group_prefix")
+    @classmethod
+    def check_text(cls, value: str) -> str:
+        """Refuse what Postgres would not even look for."""
+        if not is_storable(value):
+            raise ValueError(NUL_OR_HALF)
+        return value
+
+    @field_validator("since", "until")
+    @classmethod
+    def check_moment(cls, value: datetime | None) -> datetime | None:
+        """Refuse times without a zone, and those that lie outside the calendar in the database's zone."""
+        if value is None:
+            return None
+        if value.tzinfo is None:
+            raise ValueError("times need a zone, as in 2026-01-31T12:00:00Z")
+        try:
+            return value.astimezone(UTC)
+        except OverflowError as error:
+            raise ValueError("this time lies outside the calendar") from error
+
     @model_validator(mode="after")
     def check_ranges(self) -> "Selection":
-        """Refuse ranges in which nothing can lie, and times without a zone."""
-        for moment in (self.since, self.until):
-            if moment is not None and moment.tzinfo is None:
-                raise ValueError("times need a zone, as in 2026-01-31T12:00:00Z")
+        """Refuse ranges in which nothing can lie."""
         if self.since and self.until and self.since >= self.until:
             raise ValueError("since must lie before until")
         if self.min_reward is not None and self.max_reward is not None and self.min_reward > self.max_reward:

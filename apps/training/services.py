@@ -11,6 +11,7 @@ from apps.accounts.services import record_event
 from apps.core.contracts.tasks import TRAIN_RUN
 from apps.core.errors import Conflict, InvalidInput
 from apps.core.jobs import queue_task
+from apps.core.texts import is_storable
 from apps.registry.models import Alias, AliasName, Policy, Version
 from apps.training.attempts import RESUMED, move_run
 from apps.training.batching import BaselineState, Scored, are_all_zero, compute_advantages
@@ -68,7 +69,7 @@ def launch_run(
 
 def _check_texts(*, name: str, idempotency_key: str) -> None:
     for field, text in {"name": name, "idempotency_key": idempotency_key}.items():
-        if len(text) > 100 or "\0" in text:
+        if len(text) > 100 or not is_storable(text):
             raise InvalidInput(f"{field} may have at most 100 characters, and no null", field=field)
 
 

@@ -168,7 +168,7 @@ def _read_sampling(exchange: Exchange) -> Sampling:
     return Sampling(
         temperature=float(_number(values, "temperature", default.temperature)),
         top_p=float(_number(values, "top_p", default.top_p)),
-        top_k=int(_number(values, "top_k", default.top_k)),
+        top_k=max(-1, min(int(_number(values, "top_k", default.top_k)), 2**31 - 1)),  # what the column holds
     )
 
 

@@ -15,6 +15,7 @@ from apps.accounts.services import record_event
 from apps.core.errors import Conflict, Forbidden, InvalidInput, NotFound
 from apps.core.ids import is_id
 from apps.core.live import publish_news
+from apps.core.texts import find_fault
 from apps.trajectories.models import Channel, Exchange, Step, Trajectory, TrajectoryState
 from apps.trajectories.recorder import fold_agent
 
@@ -54,22 +55,11 @@ def open_trajectory(
 
 
 def _check_metadata(metadata: dict[str, Any]) -> None:
-    text = json.dumps(metadata)
-    if len(text) > MAX_METADATA_BYTES:
-        raise InvalidInput(f"metadata may have {MAX_METADATA_BYTES} bytes; this has {len(text)}", field="metadata")
-    if "\\u0000" in text or "\\ud8" in text.lower():
-        _check_storable(text)
-
-
-def _check_storable(text: str) -> None:
-    """Postgres refuses NUL and lone surrogates inside JSON."""
-    try:
-        plain = json.dumps(json.loads(text), ensure_ascii=False)
-        plain.encode()
-    except UnicodeEncodeError as error:
-        raise InvalidInput("metadata holds half a character (a lone surrogate)", field="metadata") from error
-    if "\\u0000" in plain:
-        raise InvalidInput("metadata holds a NUL character", field="metadata")
+    if fault := find_fault(metadata):
+        raise InvalidInput(f"metadata: {fault}", field="metadata")
+    n_bytes = len(json.dumps(metadata))
+    if n_bytes > MAX_METADATA_BYTES:
+        raise InvalidInput(f"metadata may have {MAX_METADATA_BYTES} bytes; this has {n_bytes}", field="metadata")
 
 
 def complete_trajectory(*, trajectory: Trajectory) -> Trajectory:

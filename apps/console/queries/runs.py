@@ -10,6 +10,7 @@ from django.utils import timezone
 
 from apps.accounts.models import Project
 from apps.core.errors import NotFound
+from apps.core.ids import is_id
 from apps.core.paging import Page as KeysetPage
 from apps.core.paging import page_newest_first
 from apps.training.models import Attempt, Batch, BatchState, BatchTrajectory, Metric, Run, RunEvent, RunState
@@ -128,7 +129,7 @@ def list_runs(project: Project, *, before: str | None) -> KeysetPage[Run]:
 def find_run(project: Project, run_id: str) -> Run:
     """Return a run of the project or raise NotFound."""
     rows = Run.objects.select_related("policy", "start_version__policy", "launched_by", "project__team")
-    run = rows.filter(project=project, pk=run_id).first()
+    run = rows.filter(project=project, pk=run_id).first() if is_id(run_id, "run") else None
     if run is None:
         raise NotFound("this project has no such run")
     return run

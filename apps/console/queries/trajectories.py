@@ -9,6 +9,7 @@ from apps.accounts.models import Agent, Project
 from apps.core.errors import InvalidInput, NotFound
 from apps.core.paging import Page as KeysetPage
 from apps.core.paging import page_newest_first
+from apps.core.texts import is_storable
 from apps.trajectories.models import Channel, Trajectory, TrajectoryState
 
 PER_PAGE = 50
@@ -33,6 +34,8 @@ class Filters:
 def read_filters(query: QueryDict) -> Filters:
     """Read the filters; raise InvalidInput for a value that no filter has."""
     filters = Filters(**{name: query.get(name, "").strip() for name in Filters.__dataclass_fields__})
+    if not is_storable(filters.agent):
+        raise InvalidInput("agent is not a filter with these characters", field="agent")
     _check("channel", filters.channel, Channel.values)
     _check("state", filters.state, TrajectoryState.values)
     _check("rewarded", filters.rewarded, list(REWARDED))

@@ -10,7 +10,7 @@ from apps.core.contracts.exchange import COMPLETE, ExchangeRecord
 from apps.core.ids import new_id
 from apps.gateway.capture import AnswerCapture
 from apps.gateway.chat.shapes import IGNORED, NOT_SAMPLING, ChatRequest
-from apps.gateway.errors import ApiError
+from apps.gateway.errors import ApiError, bad_request
 from apps.gateway.routes import EngineRoute, KeyRoute, VersionRoute
 from apps.gateway.sessions import clean, find_session_key, kept_headers
 
@@ -48,7 +48,10 @@ class ChatCall:
             wishes=self.request.wishes,
         )
         body, dropped = build_engine_body(self.request, engine_name=self.version.engine_name)
-        self.engine_body = orjson.dumps(body)
+        try:
+            self.engine_body = orjson.dumps(body)
+        except orjson.JSONEncodeError as error:  # it reads deeper than it writes
+            raise bad_request("The body is nested too deeply.", code="invalid_json") from error
         self.sampling = {name: value for name, value in body.items() if name not in NOT_SAMPLING}
         if dropped:
             self.sampling["dropped"] = dropped

@@ -81,3 +81,10 @@ def test_changes_are_in_the_audit_log(team: Team, owner: User) -> None:
         ("key.created", key.id),
         ("key.disabled", key.id),
     ]
+
+
+def test_a_long_name_is_cut_to_what_an_address_holds(team: Team, project: Project, owner: User) -> None:
+    name = "clerk" * 18
+    agent = services.create_agent(project=project, name=name, actor=owner.email)
+    assert (agent.name, len(agent.slug)) == (name, 60)
+    assert len(services.create_project(team=team, name=name, actor=owner.email).slug) == 60

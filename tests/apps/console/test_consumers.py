@@ -28,12 +28,12 @@ async def closed_connections() -> AsyncIterator[None]:
 class Socket:
     """A socket of a page, through the real stack of middlewares."""
 
-    def __init__(self, browser: Client, slug: str, *, origin: str = "http://127.0.0.1") -> None:
+    def __init__(self, browser: Client, slug: str, *, origin: str = "http://127.0.0.1", path: str = "") -> None:
         from clawplatform.asgi import sockets  # noqa: PLC0415 (importing it builds the application)
 
         cookies = "; ".join(f"{name}={morsel.value}" for name, morsel in browser.cookies.items())
         headers = [(b"cookie", cookies.encode()), (b"origin", origin.encode()), (b"host", b"127.0.0.1")]
-        path = f"/ws/p/{slug}/news"
+        path = path or f"/ws/p/{slug}/news"
         scope = {"type": "websocket", "path": path, "query_string": b"", "headers": headers, "subprotocols": []}
         untyped: Any = ApplicationCommunicator
         self.line = untyped(sockets, scope)
@@ -64,6 +64,23 @@ async def test_members_hear_of_what_changes(project: Project, viewer: User, brow
     await sync_to_async(publish_news)(project.id, kind="run", object_id="run_1")
     assert await socket.hear() == {"kind": "run", "id": "run_1"}
     await socket.close()
+
+
+async def test_what_a_page_says_is_left_unread(project: Project, viewer: User, browser_of: BrowserOf) -> None:
+    socket = Socket(await sync_to_async(browser_of)(viewer), "shop")
+    await socket.open()
+    await socket.hear()
+    for frame in ({"text": "no JSON"}, {"bytes": b"\xff"}, {"text": "{}"}):
+        await socket.line.send_input({"type": "websocket.receive", **frame})
+    await sync_to_async(publish_news)(project.id, kind="run", object_id="run_1")
+    assert (await socket.hear())["id"] == "run_1"
+    await socket.close()
+
+
+@pytest.mark.parametrize("path", ["/ws/nowhere", "/v1/chat/completions", "/"])
+async def test_other_addresses_take_no_sockets(viewer: User, browser_of: BrowserOf, path: str) -> None:
+    socket = Socket(await sync_to_async(browser_of)(viewer), "", path=path)
+    assert (await socket.open())["type"] == "websocket.close"
 
 
 async def test_news_of_other_projects_stays_there(

@@ -114,6 +114,11 @@ def test_pages_take_no_post(address: str, ids: dict[str, str], owner_browser: Cl
         "/p/nowhere/",
         "/x/traj_00000000000000000000000000",
         "/x/nonsense",
+        "/p/shop/trajectories/%00",
+        "/p/shop/trajectories/{trajectory}/steps/%00",
+        "/p/shop/runs/%00",
+        "/p/shop/runs/new?from=%00",
+        "/p/shop/agents/clerk/keys/%00/first-call",
         "/nowhere",
     ],
 )
@@ -121,6 +126,22 @@ def test_what_is_not_there_is_a_page_in_words(address: str, ids: dict[str, str],
     response = owner_browser.get(address.format(**ids))
     assert response.status_code == 404
     assert "Request id" in response.content.decode()
+
+
+@pytest.mark.parametrize(
+    ("address", "status"),
+    [
+        ("/p/shop/trajectories?before=%00", 400),
+        ("/p/shop/trajectories?agent=%00", 400),
+        ("/p/shop/runs?before=%00", 400),
+        ("/p/shop/runs/new?selection.agent=%00", 200),  # the form says what is wrong
+        ("/p/shop/runs/new?selection.since=0001-01-01T00:00:00%2B23:00", 200),
+    ],
+)
+def test_what_postgres_cannot_look_for_is_refused_in_words(
+    address: str, status: int, ids: dict[str, str], owner_browser: Client
+) -> None:
+    assert owner_browser.get(address).status_code == status
 
 
 def test_a_form_without_its_token_is_refused_in_words(trajectory: Trajectory, owner_browser: Client) -> None:

@@ -72,6 +72,19 @@ def test_it_refuses_what_is_no_json_object(http: httpx.Client, body: bytes) -> N
     assert_error(http.post(PATH, content=body), status=400, code="invalid_json")
 
 
+@pytest.mark.parametrize("depth", [300, 1000, 5000])
+def test_it_refuses_what_is_nested_too_deeply(http: httpx.Client, depth: int) -> None:
+    tool = (
+        b'{"type": "function", "function": {"name": "f", "parameters": '
+        + b'{"a":' * depth
+        + b"1"
+        + b"}" * depth
+        + b"}}"
+    )
+    body = b'{"model": "default", "messages": [{"role": "user", "content": "hi"}], "tools": [' + tool + b"]}"
+    assert_error(http.post(PATH, content=body), status=400, code="invalid_json")
+
+
 @pytest.mark.parametrize(
     ("fields", "param"),
     [

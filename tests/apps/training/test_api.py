@@ -76,6 +76,10 @@ def test_an_idempotency_key_launches_once(manage_client: APIClient, two_ready: R
         ({"recipie": {}}, "recipie"),
         ({"name": "x" * 101}, "name"),
         ({"name": "a\0b"}, "name"),
+        ({"selection": {"agent": "a\0b"}}, "selection"),
+        ({"selection": {"since": "0001-01-01T00:00:00+23:00"}}, "selection.since"),
+        ({"selection": {"until": "9999-12-31T23:59:59-23:00"}}, "selection.until"),
+        ({"recipe": {"max_tokens_per_microbatch": 10**30}}, "recipe.max_tokens_per_microbatch"),
     ],
 )
 def test_a_bad_body_is_refused_by_name(

@@ -128,7 +128,7 @@ def test_an_unknown_or_wrong_setting_is_named(
         ({"channel": "test"}, "selection.channel"),
         ({"min_reward": 2}, "selection.min_reward"),
         ({"min_reward": 0.5, "max_reward": 0.1}, "selection"),
-        ({"since": "2026-01-02T00:00:00"}, "selection"),
+        ({"since": "2026-01-02T00:00:00"}, "selection.since"),
         ({"since": "2026-01-02T00:00:00Z", "until": "2026-01-01T00:00:00Z"}, "selection"),
     ],
 )

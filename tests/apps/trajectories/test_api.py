@@ -30,7 +30,26 @@ def url(trajectory: Trajectory) -> str:
     return f"{LIST}/{trajectory.id}"
 
 
+def nested(depth: int) -> list[Any]:
+    value: list[Any] = []
+    for _ in range(depth):
+        value = [value]
+    return value
+
+
 class TestOpen:
+    @pytest.mark.parametrize("data", ["[" * 100_000, '{"metadata": {"a": ' + "[" * 50_000 + "]" * 50_000 + "}}"])
+    def test_it_refuses_what_no_parser_can_walk(self, key_client: APIClient, data: str) -> None:
+        answer = key_client.post(LIST, data, content_type="application/json")
+        assert (answer.status_code, answer.json()["code"]) == (400, "parse_error")
+
+    def test_it_refuses_what_is_too_large(self, key_client: APIClient) -> None:
+        answer = key_client.post(LIST, {"metadata": {"a": "x" * 3_000_000}})
+        assert (answer.status_code, answer.json()["code"]) == (413, "request_too_large")
+
+    def test_no_project_has_a_nul_in_its_name(self, key_client: APIClient) -> None:
+        assert key_client.post(f"{LIST}?project=%00", {}).status_code == 404
+
     def test_it_works(self, key_client: APIClient, agent: Agent, key: ApiKey) -> None:
         body = {"channel": "val", "group": "g1", "metadata": {"task": 3}}
         answer = key_client.post(LIST, body)
@@ -61,6 +80,9 @@ class TestOpen:
             ({"metadata": {"a": "x" * 20_000}}, "metadata"),
             ({"metadata": {"a": "\x00"}}, "metadata"),
             ({"metadata": {"a": "\ud800"}}, "metadata"),
+            ({"metadata": {"a": [{"\udfff": 1}]}}, "metadata"),
+            ({"metadata": {"a": nested(200)}}, "metadata"),
+            ({"\udc00": 1}, "non_field_errors"),
             ({"chanel": "val"}, "chanel"),
         ],
     )

@@ -1,5 +1,6 @@
 """Folding exchanges into trajectories and steps: every kind of call has a defined outcome."""
 
+import json
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
@@ -87,6 +88,13 @@ def test_what_the_engine_was_asked_is_kept(key: ApiKey) -> None:
     assert step.response_id == "chatcmpl-abc"
     assert step.exchange_id == exchange.id
     assert load_tools(project_id=exchange.project_id, digest=step.tools_digest) == [TOOL]
+
+
+@pytest.mark.parametrize(("asked", "kept"), [(10**17, 2**31 - 1), (1e300, 2**31 - 1), (-(10**12), -1), ("x", -1)])
+def test_a_number_that_no_column_holds_costs_no_step(key: ApiKey, asked: object, kept: int) -> None:
+    ExchangeFactory.create(key=key, sampling=json.dumps({"top_k": asked}).encode())
+    fold_pending()
+    assert Step.objects.get().top_k == kept
 
 
 def test_tool_definitions_are_stored_once(key: ApiKey) -> None:
