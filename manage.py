@@ -9,7 +9,12 @@ def main() -> None:
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "clawplatform.settings")
     from django.core.management import execute_from_command_line  # noqa: PLC0415 (settings first)
 
-    execute_from_command_line(sys.argv)
+    from clawplatform.env import BadSettings  # noqa: PLC0415 (as above)
+
+    try:
+        execute_from_command_line(sys.argv)
+    except BadSettings as error:
+        sys.exit(f"Error: {error}")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,5 @@
 """Turns DATABASE_URL and REDIS_URL, or the embedded servers' sockets, into what each library wants."""
 
-from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
@@ -12,12 +11,10 @@ EMBEDDED_USER = "postgres"
 
 
 def read_database(env: Env) -> dict[str, Any]:
-    """Return Django's DATABASES entry. Raises ValueError when the URL is not a Postgres one."""
+    """Return Django's DATABASES entry."""
     if not env.database_url:
         return _entry(name=EMBEDDED_DATABASE, user=EMBEDDED_USER, host=str(postgres_socket_dir(env.data_dir)))
     parts = urlsplit(env.database_url)
-    if parts.scheme not in {"postgres", "postgresql"}:
-        raise ValueError(f"DATABASE_URL must be postgresql://…, not {parts.scheme}://…: Postgres is the only dialect")
     options = dict(parse_qsl(parts.query))
     return _entry(
         name=unquote(parts.path.lstrip("/")),
@@ -53,10 +50,3 @@ def read_redis_url(env: Env) -> str:
 def broker_url(redis_url: str) -> str:
     """Return the same address as Celery's transport spells it."""
     return redis_url.replace("unix://", "redis+socket://", 1) if redis_url.startswith("unix://") else redis_url
-
-
-def data_folder(env: Env, name: str) -> Path:
-    """Return the folder `name` in the data directory, made when missing."""
-    folder = env.data_dir / name
-    folder.mkdir(parents=True, exist_ok=True)
-    return folder

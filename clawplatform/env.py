@@ -1,15 +1,22 @@
 """The only reader of environment variables on the web side. `.env.example` shows the same names; a test compares."""
 
 import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Annotated
+from urllib.parse import urlsplit
 
-from pydantic import Field, field_validator
+from pydantic import Field, ValidationError, field_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 ROOT = Path(__file__).resolve().parent.parent
 DEFAULT_MODEL = "smollm2-135m-instruct"
+
+
+class BadSettings(Exception):
+    """A variable has a value that nothing can run with; the message names it."""
 
 
 class Env(BaseSettings):
@@ -20,17 +27,17 @@ class Env(BaseSettings):
     data_dir: Path = Field(default=ROOT / "var", alias="CLAW_DATA_DIR")
     cache_dir: Path = Field(default=Path("~/.cache/claw-platform"), alias="CLAW_CACHE_DIR")
     host: str = Field(default="127.0.0.1", alias="CLAW_HOST")
-    port: int = Field(default=8000, alias="CLAW_PORT")
+    port: int = Field(default=8000, ge=1, le=65535, alias="CLAW_PORT")
     base_url: str = Field(default="", alias="CLAW_BASE_URL")
-    engine_port: int = Field(default=8100, alias="CLAW_ENGINE_PORT")
+    engine_port: int = Field(default=8100, ge=1, le=65535, alias="CLAW_ENGINE_PORT")
     engine_dtype: str = Field(default="bfloat16", alias="CLAW_ENGINE_DTYPE")
     secret_key: str = Field(default="", alias="CLAW_SECRET_KEY")
     debug: bool = Field(default=False, alias="CLAW_DEBUG")
     allowed_hosts: str = Field(default="", alias="CLAW_ALLOWED_HOSTS")
     ml_python: Path = Field(default=ROOT / ".venv-ml/bin/python", alias="CLAW_ML_PYTHON")
     model: Path | None = Field(default=None, alias="CLAW_MODEL")
-    idle_close_s: int = Field(default=1800, alias="CLAW_IDLE_CLOSE_S")
-    drain_s: int = Field(default=600, alias="CLAW_DRAIN_S")
+    idle_close_s: int = Field(default=1800, ge=0, alias="CLAW_IDLE_CLOSE_S")
+    drain_s: int = Field(default=600, ge=0, alias="CLAW_DRAIN_S")
     database_url: str = Field(default="", alias="DATABASE_URL")
     redis_url: str = Field(default="", alias="REDIS_URL")
     engine_urls: Annotated[tuple[str, ...], NoDecode] = Field(default=(), alias="ENGINE_URLS")
@@ -41,6 +48,25 @@ class Env(BaseSettings):
         """Read a comma-separated list."""
         if isinstance(value, str):
             return tuple(url.strip().rstrip("/") for url in value.split(",") if url.strip())
+        return value
+
+    @field_validator("engine_urls", "base_url")
+    @classmethod
+    def check_urls(cls, value: tuple[str, ...] | str) -> tuple[str, ...] | str:
+        """Refuse what is no address of a web server."""
+        for url in (value,) if isinstance(value, str) else value:
+            if url and not url.startswith(("http://", "https://")):
+                raise ValueError("addresses begin with http:// or https://")
+        return value
+
+    @field_validator("database_url")
+    @classmethod
+    def check_database(cls, value: str) -> str:
+        """Refuse other databases, and ports that are none."""
+        parts = urlsplit(value)
+        if value and parts.scheme not in {"postgres", "postgresql"}:
+            raise ValueError(f"it must be postgresql://…, not {parts.scheme}://…: Postgres is the only dialect")
+        _ = parts.port  # raises ValueError
         return value
 
     def model_post_init(self, _context: object, /) -> None:
@@ -68,17 +94,42 @@ class Env(BaseSettings):
 
 @cache
 def read_env() -> Env:
-    """Return the environment, read once a process."""
-    return Env()
+    """Return the environment, read once a process. Raises BadSettings."""
+    try:
+        return Env()
+    except ValidationError as error:
+        first = error.errors()[0]  # never its value: that may hold a password
+        name = first["loc"][0] if first["loc"] else "settings"
+        raise BadSettings(f"{name}: {first['msg'].removeprefix('Value error, ')}") from None
+
+
+def make_folder(env: Env, name: str = "") -> Path:
+    """Return the folder `name` in the data directory, made when missing. Raises BadSettings."""
+    folder = env.data_dir / name
+    with _usable(env):
+        folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+@contextmanager
+def _usable(env: Env) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise BadSettings(f"CLAW_DATA_DIR: {env.data_dir} cannot be used: {error.strerror}") from error
 
 
 def read_secret_key(env: Env) -> str:
     """Return the signing key: the variable, else one made once and kept in the data directory (mode 0600)."""
     if env.secret_key:
         return env.secret_key
-    path = env.data_dir / "secret_key"
+    with _usable(env):
+        return _keep_secret_key(env.data_dir / "secret_key")
+
+
+def _keep_secret_key(path: Path) -> str:
     if not path.exists():
-        env.data_dir.mkdir(parents=True, exist_ok=True)
+        path.parent.mkdir(parents=True, exist_ok=True)
         draft = path.with_name(f".secret_key.{secrets.token_hex(4)}")
         draft.touch(mode=0o600)
         draft.write_text(secrets.token_urlsafe(50))

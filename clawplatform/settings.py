@@ -7,8 +7,8 @@ import structlog
 from csp.constants import SELF
 
 from apps.core.contracts.tasks import CLOSE_IDLE_TRAJECTORIES, QUEUE_CPU, RECONCILE_ENGINES, RESCUE_RUNS, ROUTES
-from clawplatform.databases import broker_url, data_folder, read_database, read_redis_url
-from clawplatform.env import ROOT, read_env, read_secret_key
+from clawplatform.databases import broker_url, read_database, read_redis_url
+from clawplatform.env import ROOT, make_folder, read_env, read_secret_key
 
 django_stubs_ext.monkeypatch()
 
@@ -127,7 +127,7 @@ TIME_ZONE = "UTC"
 USE_TZ = True
 
 STATIC_URL = "/static/"
-STATIC_ROOT = data_folder(ENV, "static")  # WhiteNoise wants it to exist
+STATIC_ROOT = make_folder(ENV, "static")  # WhiteNoise wants it to exist
 STATICFILES_DIRS: list[Path | tuple[str, Path]] = [ROOT / "static"]
 NODE_MODULES = ROOT / "node_modules"
 BROWSER_PACKAGES = {

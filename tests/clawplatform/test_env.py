@@ -1,9 +1,14 @@
 """The settings' readers and the file that shows them."""
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
-from clawplatform.env import ROOT, Env
+import pytest
+
+from clawplatform.env import ROOT, BadSettings, Env, make_folder, read_env, read_secret_key
 
 
 def read(**values: Any) -> Env:
@@ -25,3 +30,42 @@ def test_the_example_file_shows_the_defaults() -> None:
 
 def test_folders_are_absolute_wherever_a_process_starts(tmp_path: Path) -> None:
     assert read(CLAW_DATA_DIR="var", CLAW_CACHE_DIR="~/cache").data_dir.is_absolute()
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("CLAW_PORT", "abc"),
+        ("CLAW_PORT", "99999999"),
+        ("CLAW_ENGINE_PORT", "0"),
+        ("CLAW_IDLE_CLOSE_S", "-1"),
+        ("CLAW_DEBUG", "perhaps"),
+        ("CLAW_BASE_URL", "claw.example"),
+        ("ENGINE_URLS", "http://127.0.0.1:1, nonsense"),
+        ("DATABASE_URL", "mysql://u:hidden@h/d"),
+        ("DATABASE_URL", "postgresql://u:hidden@h:port/d"),
+    ],
+)
+def test_a_bad_setting_is_named_and_not_repeated(name: str, value: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(name, value)
+    with pytest.raises(BadSettings, match=f"^{name}: ") as caught:
+        read_env.__wrapped__()
+    assert "hidden" not in str(caught.value)
+
+
+def test_a_data_directory_that_is_none_is_said_so(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    env = read(CLAW_DATA_DIR=str(tmp_path / "file"))
+    with pytest.raises(BadSettings, match="CLAW_DATA_DIR"):
+        make_folder(env, "static")
+    with pytest.raises(BadSettings, match="CLAW_DATA_DIR"):
+        read_secret_key(env)
+
+
+def test_the_commands_say_it_in_one_line() -> None:
+    environment = {**os.environ, "CLAW_PORT": "abc"}
+    command = [sys.executable, str(ROOT / "manage.py"), "doctor"]
+    ended = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert ended.returncode == 1
+    assert ended.stderr.startswith("Error: CLAW_PORT: ")
+    assert len(ended.stderr.splitlines()) == 1
