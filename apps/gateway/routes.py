@@ -26,7 +26,7 @@ log = structlog.get_logger(__name__)
 REFRESH_EVERY_S = 5.0
 RECONNECT_EVERY_S = 1.0
 MISS_TIMEOUT_S = 3.0
-MISS_AGE_S = 0.5  # an unknown key or model may be newer than a snapshot of this age
+MISS_AGE_S = 0.5  # unknown keys and models have snapshots loaded no more often than this
 DEFAULT_MODEL = "default"
 LIVE = "live"
 
@@ -137,9 +137,9 @@ class RouteBook:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    async def refresh(self) -> None:
-        """Load a snapshot of now or later; callers that wait while one is being loaded share the next."""
-        asked_at = time.monotonic()
+    async def refresh(self, *, asked_at: float | None = None) -> None:
+        """Load a snapshot of `asked_at` (now) or later; callers that wait while one is being loaded share the next."""
+        asked_at = time.monotonic() if asked_at is None else asked_at
         async with self._lock:
             if self.snapshot.loaded_at >= asked_at:
                 return
@@ -158,11 +158,14 @@ class RouteBook:
         return found or (await self._look_again()).find_version(project_id, model)
 
     async def _look_again(self) -> Snapshot:
-        if time.monotonic() - max(self.snapshot.loaded_at, self._looked_at) > MISS_AGE_S:
+        """Return a snapshot that is no older than the question: a key or version made just before it is found."""
+        asked_at = time.monotonic()
+        await asyncio.sleep(max(self.snapshot.loaded_at, self._looked_at) + MISS_AGE_S - asked_at)
+        if self.snapshot.loaded_at < asked_at:
             self._looked_at = time.monotonic()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(MISS_TIMEOUT_S):
-                    await self.refresh()
+                    await self.refresh(asked_at=asked_at)
         return self.snapshot
 
     async def _refresh_on_timer(self) -> None:

@@ -8,6 +8,7 @@ import pytest
 from django.db import DatabaseError
 from django.utils import timezone
 
+from apps.accounts import services
 from apps.accounts.models import Agent, ApiKey, Scope
 from apps.accounts.services import create_key
 from apps.core.notices import ROUTES_CHANGED, notify_processes
@@ -140,6 +141,17 @@ def test_a_new_key_works_at_once(gateway: GatewayServer, agent: Agent) -> None:
         return httpx.post(gateway.url + PATH, json=chat(), headers={"Authorization": f"Bearer {secret}"}).status_code
 
     wait_until(lambda: call() == 200, timeout_s=2)
+
+
+def test_a_new_key_works_right_after_a_wrong_one(
+    gateway: GatewayServer, agent: Agent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(services, "notify_processes", lambda _notice: None)  # nor does the notice come in time
+    with httpx.Client(base_url=gateway.url) as client:
+        for _ in range(2):
+            assert client.get("/v1/models", headers={"x-api-key": "claw-wrong"}).status_code == 401
+            _, secret = create_key(agent=agent, actor="x")
+            assert client.get("/v1/models", headers={"x-api-key": secret}).status_code == 200
 
 
 def test_the_last_snapshot_serves_while_postgres_is_away(http: httpx.Client, monkeypatch: pytest.MonkeyPatch) -> None:
