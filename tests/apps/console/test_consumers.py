@@ -66,6 +66,16 @@ async def test_members_hear_of_what_changes(project: Project, viewer: User, brow
     await socket.close()
 
 
+async def test_a_quiet_socket_stays_open(project: Project, viewer: User, browser_of: BrowserOf) -> None:
+    socket = Socket(await sync_to_async(browser_of)(viewer), "shop")
+    await socket.open()
+    await socket.hear()
+    assert await socket.line.receive_nothing(timeout=6)  # the channel layer asks Redis for 5 s at a time
+    await sync_to_async(publish_news)(project.id, kind="run", object_id="run_1")
+    assert (await socket.hear())["id"] == "run_1"
+    await socket.close()
+
+
 async def test_what_a_page_says_is_left_unread(project: Project, viewer: User, browser_of: BrowserOf) -> None:
     socket = Socket(await sync_to_async(browser_of)(viewer), "shop")
     await socket.open()
@@ -81,6 +91,7 @@ async def test_what_a_page_says_is_left_unread(project: Project, viewer: User, b
 async def test_other_addresses_take_no_sockets(viewer: User, browser_of: BrowserOf, path: str) -> None:
     socket = Socket(await sync_to_async(browser_of)(viewer), "", path=path)
     assert (await socket.open())["type"] == "websocket.close"
+    await socket.close()
 
 
 async def test_news_of_other_projects_stays_there(
@@ -98,14 +109,17 @@ async def test_strangers_are_refused(project: Project, stranger: User, browser_o
     socket = Socket(await sync_to_async(browser_of)(stranger), "shop")
     await socket.open()
     assert (await socket.receive())["code"] == REFUSED
+    await socket.close()
 
 
 async def test_one_must_be_logged_in(project: Project) -> None:
     socket = Socket(Client(), "shop")
     await socket.open()
     assert (await socket.receive())["code"] == REFUSED
+    await socket.close()
 
 
 async def test_other_sites_are_refused(project: Project, viewer: User, browser_of: BrowserOf) -> None:
     socket = Socket(await sync_to_async(browser_of)(viewer), "shop", origin="http://evil.example")
     assert (await socket.open())["type"] == "websocket.close"
+    await socket.close()
