@@ -34,7 +34,8 @@ class Command(BaseCommand):
         has_engine = not options["no_engine"] and not env.engine_urls
         try:
             with lock.hold(env.data_dir):
-                signal.signal(signal.SIGTERM, _interrupt)
+                for number in (signal.SIGTERM, signal.SIGINT):  # SIGINT too: background jobs start deaf to it
+                    signal.signal(number, _interrupt)
                 _check_parts(env, has_engine=has_engine)
                 self._run(env, Platform(make_plan(env, has_engine=has_engine), say=self._say))
         except HostError as error:

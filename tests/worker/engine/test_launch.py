@@ -18,7 +18,7 @@ def model(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def settings(model: Path) -> EngineSettings:
+def engine_settings(model: Path) -> EngineSettings:
     return EngineSettings(model=model, served_name="base", port=8100, n_cores=2)
 
 
@@ -26,51 +26,51 @@ def flag(argv: list[str], name: str) -> str:
     return argv[argv.index(name) + 1]
 
 
-def test_it_starts_vllms_server_by_its_module(settings: EngineSettings) -> None:
-    argv, _ = build_command(settings, python="/ml/python", base_env={})
+def test_it_starts_vllms_server_by_its_module(engine_settings: EngineSettings) -> None:
+    argv, _ = build_command(engine_settings, python="/ml/python", base_env={})
     assert argv[:3] == ["/ml/python", "-m", "vllm.entrypoints.openai.api_server"]
 
 
-def test_it_asks_for_exact_log_probs_and_for_no_silent_sampling_defaults(settings: EngineSettings) -> None:
-    argv, _ = build_command(settings, python="python", base_env={})
+def test_it_asks_for_exact_log_probs_and_for_no_silent_sampling_defaults(engine_settings: EngineSettings) -> None:
+    argv, _ = build_command(engine_settings, python="python", base_env={})
     assert flag(argv, "--logprobs-mode") == "processed_logprobs"
     assert flag(argv, "--generation-config") == "vllm"
 
 
-def test_it_listens_on_this_host_only(settings: EngineSettings) -> None:
-    argv, _ = build_command(settings, python="python", base_env={})
+def test_it_listens_on_this_host_only(engine_settings: EngineSettings) -> None:
+    argv, _ = build_command(engine_settings, python="python", base_env={})
     assert flag(argv, "--host") == "127.0.0.1"
 
 
-def test_it_serves_tools_by_the_houses_template(settings: EngineSettings) -> None:
-    argv, _ = build_command(settings, python="python", base_env={})
+def test_it_serves_tools_by_the_houses_template(engine_settings: EngineSettings) -> None:
+    argv, _ = build_command(engine_settings, python="python", base_env={})
     assert flag(argv, "--chat-template") == str(CHAT_TEMPLATE)
     assert CHAT_TEMPLATE.is_file()
     assert flag(argv, "--tool-call-parser") == "hermes"
     assert "--enable-auto-tool-choice" in argv
 
 
-def test_a_cpu_engine_binds_every_core_and_caches_prefixes(settings: EngineSettings) -> None:
-    argv, env = build_command(settings, python="python", base_env={})
+def test_a_cpu_engine_binds_every_core_and_caches_prefixes(engine_settings: EngineSettings) -> None:
+    argv, env = build_command(engine_settings, python="python", base_env={})
     assert env["VLLM_CPU_OMP_THREADS_BIND"] == "0-1"
     assert flag(argv, "--block-size") == "32"
     assert "--enforce-eager" in argv
 
 
-def test_one_core_is_bound_by_its_number(settings: EngineSettings) -> None:
-    _, env = build_command(replace(settings, n_cores=1), python="python", base_env={})
+def test_one_core_is_bound_by_its_number(engine_settings: EngineSettings) -> None:
+    _, env = build_command(replace(engine_settings, n_cores=1), python="python", base_env={})
     assert env["VLLM_CPU_OMP_THREADS_BIND"] == "0"
 
 
-def test_a_gpu_engine_gets_none_of_the_cpu_settings(settings: EngineSettings) -> None:
-    argv, env = build_command(replace(settings, device="cuda"), python="python", base_env={})
+def test_a_gpu_engine_gets_none_of_the_cpu_settings(engine_settings: EngineSettings) -> None:
+    argv, env = build_command(replace(engine_settings, device="cuda"), python="python", base_env={})
     assert not {"--enforce-eager", "--block-size"} & set(argv)
     assert flag(argv, "--gpu-memory-utilization") == "0.5"
     assert not {name for name in env if name.startswith("VLLM_CPU")}
 
 
-def test_it_keeps_the_callers_environment_and_stays_offline(settings: EngineSettings) -> None:
-    _, env = build_command(settings, python="python", base_env={"PATH": "/bin", "HF_HUB_OFFLINE": "0"})
+def test_it_keeps_the_callers_environment_and_stays_offline(engine_settings: EngineSettings) -> None:
+    _, env = build_command(engine_settings, python="python", base_env={"PATH": "/bin", "HF_HUB_OFFLINE": "0"})
     assert env["PATH"] == "/bin"
     assert env["HF_HUB_OFFLINE"] == "1"
     assert env["VLLM_ALLOW_RUNTIME_LORA_UPDATING"] == "True"
@@ -93,9 +93,9 @@ def test_it_refuses_a_folder_that_is_no_model(tmp_path: Path) -> None:
     ],
 )
 def test_it_refuses_what_vllm_would_refuse_later(model: Path, change: dict[str, Any], words: str) -> None:
-    settings = EngineSettings(model=model, served_name="base", port=8100)
+    engine_settings = EngineSettings(model=model, served_name="base", port=8100)
     with pytest.raises(EngineSettingsError, match=words):
-        replace(settings, **change)
+        replace(engine_settings, **change)
 
 
 def test_the_command_line_says_what_is_wrong(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -106,5 +106,5 @@ def test_the_command_line_says_what_is_wrong(tmp_path: Path, capsys: pytest.Capt
 
 def test_the_command_line_becomes_settings(model: Path) -> None:
     words = ["--model", str(model), "--served-name", "base", "--port", "8101", "--dtype", "float32", "--max-loras", "8"]
-    settings = parse_settings(words)
-    assert (settings.port, settings.dtype, settings.max_loras) == (8101, "float32", 8)
+    engine_settings = parse_settings(words)
+    assert (engine_settings.port, engine_settings.dtype, engine_settings.max_loras) == (8101, "float32", 8)

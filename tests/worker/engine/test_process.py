@@ -18,7 +18,8 @@ os.rename(sys.argv[1] + ".part", sys.argv[1])
 time.sleep(600)
 """
 RUN = (
-    "import os, sys\n"
+    "import os, signal, sys\n"
+    "signal.signal(signal.SIGINT, signal.SIG_DFL)\n"  # a test run in the background starts deaf to it
     "from worker.engine.process import run_to_the_end\n"
     "sys.exit(run_to_the_end([sys.executable, '-c', *sys.argv[1:]], dict(os.environ)))"
 )
