@@ -51,7 +51,7 @@ class AgentsView(APIView):
         caller = caller_of(request)
         query = read_fields(ProjectQuerySerializer, request.query_params)
         body = read_fields(AgentBodySerializer, request.data)
-        project = find_project(caller, query["project"], role=Role.TRAINER)
+        project = find_project(caller, query["project"], role=Role.OWNER)
         agent = services.create_agent(project=project, name=body["name"], actor=caller.name)
         return Response(AgentSerializer(agent).data, status=status.HTTP_201_CREATED)
 
@@ -70,7 +70,7 @@ class KeysView(APIView):
         """Create a key. Its secret is in this answer and nowhere else."""
         caller = caller_of(request)
         body = read_fields(KeyBodySerializer, request.data)
-        agent = services.find_agent_by_id(caller=caller, agent_id=agent_id, role=Role.TRAINER)
+        agent = services.find_agent_by_id(caller=caller, agent_id=agent_id, role=Role.OWNER)
         key, secret = services.create_key(
             agent=agent,
             actor=caller.name,
@@ -89,7 +89,7 @@ class DisableKeyView(APIView):
     def post(self, request: Request, key_id: str) -> Response:
         """Switch the key off for good."""
         caller = caller_of(request)
-        key = services.find_key(caller=caller, key_id=key_id, role=Role.TRAINER)
+        key = services.find_key(caller=caller, key_id=key_id, role=Role.OWNER)
         services.disable_key(key=key, actor=caller.name)
         key.refresh_from_db()
         return Response(KeySerializer(key).data)

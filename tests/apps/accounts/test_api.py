@@ -46,21 +46,21 @@ class TestAgents:
     def test_a_key_needs_no_project(self, key_client: APIClient) -> None:
         assert [item["slug"] for item in key_client.get("/api/v1/agents").json()["items"]] == ["clerk"]
 
-    def test_it_creates(self, client_of: Login, trainer: User, project: Project) -> None:
-        answer = client_of(trainer).post(self.URL, {"name": "Web Shop"})
+    def test_it_creates(self, client_of: Login, owner: User, project: Project) -> None:
+        answer = client_of(owner).post(self.URL, {"name": "Web Shop"})
         assert (answer.status_code, answer.json()["slug"]) == (201, "web-shop")
         assert Agent.objects.get().project == project
-        assert AuditEvent.objects.get().actor == trainer.email
+        assert AuditEvent.objects.get().actor == owner.email
 
-    def test_a_name_is_taken_once(self, client_of: Login, trainer: User, agent: Agent) -> None:
-        answer = client_of(trainer).post(self.URL, {"name": "Clerk"})
+    def test_a_name_is_taken_once(self, client_of: Login, owner: User, agent: Agent) -> None:
+        answer = client_of(owner).post(self.URL, {"name": "Clerk"})
         assert (answer.status_code, answer.json()["field"]) == (409, "name")
 
     @pytest.mark.parametrize("body", [{}, {"name": ""}, {"name": "§"}, {"name": "x" * 61}, {"name": "a", "slug": "b"}])
     def test_it_refuses_a_bad_body(
-        self, client_of: Login, trainer: User, project: Project, body: dict[str, Any]
+        self, client_of: Login, owner: User, project: Project, body: dict[str, Any]
     ) -> None:
-        assert client_of(trainer).post(self.URL, body).status_code == 400
+        assert client_of(owner).post(self.URL, body).status_code == 400
         assert not Agent.objects.exists()
 
     def test_who_may(
@@ -68,6 +68,7 @@ class TestAgents:
         client_of: Login,
         viewer: User,
         mate: User,
+        trainer: User,
         stranger: User,
         key_client: APIClient,
         manage_client: APIClient,
@@ -79,8 +80,9 @@ class TestAgents:
         assert client_of(stranger).get(self.URL).status_code == 404
         assert client_of(viewer).post(self.URL, body).status_code == 403
         assert client_of(mate).post(self.URL, body).status_code == 403
+        assert client_of(trainer).post(self.URL, body).status_code == 403
         assert key_client.post(self.URL, body).status_code == 403
-        assert manage_client.post(self.URL, body).status_code == 201
+        assert manage_client.post(self.URL, body).status_code == 403
         assert manage_client.put(self.URL, body).status_code == 405
 
 
@@ -89,25 +91,25 @@ class TestKeys:
     def url(self, agent: Agent) -> str:
         return f"/api/v1/agents/{agent.id}/keys"
 
-    def test_it_shows_the_secret_once(self, client_of: Login, trainer: User, url: str) -> None:
-        answer = client_of(trainer).post(url, {"name": "laptop"})
+    def test_it_shows_the_secret_once(self, client_of: Login, owner: User, url: str) -> None:
+        answer = client_of(owner).post(url, {"name": "laptop"})
         assert answer.status_code == 201
         secret = answer.json()["secret"]
         key = ApiKey.objects.get()
-        assert (key.sha256, key.scope, key.created_by) == (hash_key(secret), "agent", trainer)
-        listed = client_of(trainer).get(url)
+        assert (key.sha256, key.scope, key.created_by) == (hash_key(secret), "agent", owner)
+        listed = client_of(owner).get(url)
         assert secret not in listed.content.decode()
         assert key.sha256 not in listed.content.decode()
         assert listed.json()["items"][0]["last_four"] == secret[-4:]
         assert client_with_secret(secret).get("/api/v1/projects").status_code == 200
 
-    def test_an_expired_key_is_refused(self, client_of: Login, trainer: User, url: str) -> None:
-        answer = client_of(trainer).post(url, {"expires_at": "2020-01-01T00:00:00Z"})
+    def test_an_expired_key_is_refused(self, client_of: Login, owner: User, url: str) -> None:
+        answer = client_of(owner).post(url, {"expires_at": "2020-01-01T00:00:00Z"})
         assert client_with_secret(answer.json()["secret"]).get("/api/v1/projects").status_code == 401
 
     @pytest.mark.parametrize("body", [{"scope": "root"}, {"name": "x" * 101}, {"expires_at": "soon"}, {"secret": "x"}])
-    def test_it_refuses_a_bad_body(self, client_of: Login, trainer: User, url: str, body: dict[str, Any]) -> None:
-        assert client_of(trainer).post(url, body).status_code == 400
+    def test_it_refuses_a_bad_body(self, client_of: Login, owner: User, url: str, body: dict[str, Any]) -> None:
+        assert client_of(owner).post(url, body).status_code == 400
         assert not ApiKey.objects.exists()
 
     def test_who_may(
@@ -139,9 +141,9 @@ class TestDisable:
     def url(self, key: ApiKey) -> str:
         return f"/api/v1/keys/{key.id}/disable"
 
-    def test_it_works_once(self, client_of: Login, trainer: User, key_client: APIClient, url: str) -> None:
-        assert client_of(trainer).post(url).json()["disabled_at"]
-        assert client_of(trainer).post(url).status_code == 409
+    def test_it_works_once(self, client_of: Login, owner: User, key_client: APIClient, url: str) -> None:
+        assert client_of(owner).post(url).json()["disabled_at"]
+        assert client_of(owner).post(url).status_code == 409
         assert key_client.get("/api/v1/projects").status_code == 401
 
     def test_who_may(
