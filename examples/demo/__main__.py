@@ -60,7 +60,7 @@ async def wait_for_step(platform: PlatformClient, run_id: str, *, step: int) -> 
     status = ""
     while time.monotonic() < deadline:
         run = await platform.get_run(run_id)
-        if run["status_line"] != status:
+        if run["status_line"] not in {status, ""}:
             status = run["status_line"]
             say(f"    run: {status}")
         if run["state"] in {"failed", "cancelled"}:
