@@ -5,6 +5,10 @@ const PLAIN_S = 5;
 
 export function startToasts() {
   document.body.addEventListener("toast", (event) => showToast(event.detail));
+  document.body.addEventListener("htmx:beforeRequest", (event) => {
+    // A new change is on its way: the undo of the one before would no longer fit.
+    if (event.detail.requestConfig.verb !== "get") document.getElementById("toasts").replaceChildren();
+  });
   document.body.addEventListener("htmx:sendError", () =>
     showToast({ text: "Not saved: the platform does not answer. Try again in a moment.", kind: "error" }));
   document.body.addEventListener("htmx:responseError", (event) => {

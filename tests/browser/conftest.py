@@ -19,7 +19,7 @@ import pytest
 from asgiref.sync import sync_to_async
 from django.conf import settings
 from django.db import connection, connections
-from playwright.async_api import Browser, ConsoleMessage, Page, async_playwright
+from playwright.async_api import Browser, ConsoleMessage, Page, async_playwright, expect
 
 from tests.apps.console.conftest import *  # noqa: F403 (the same roles, line and trajectories)
 from worker.parent import end_with_parent
@@ -36,6 +36,8 @@ FLAGS = (
     "--disable-sync",
 )
 START_S = 40
+
+expect.set_options(timeout=20_000)  # two cores, and a whole test run beside the browser
 
 
 @pytest.fixture(autouse=True)

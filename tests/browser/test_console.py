@@ -57,6 +57,7 @@ async def test_a_person_rewards_by_key_and_undoes_it(
     await expect(page.locator("#judge-zero")).to_be_focused()
     await page.keyboard.press("+")
     await expect(page.locator("#reward-panel .big-reward")).to_have_text("+1.00")
+    await expect(page.locator(".toast")).to_contain_text("Trajectory rewarded +1.00")
     await page.keyboard.press("z")
     await expect(page.locator("#reward-panel .big-reward")).to_have_text("–")
     assert await reread_reward(trajectory) is None
