@@ -109,6 +109,7 @@ function put(fresh) {
 
 // What someone points at, has opened or is filling in stays as it is until the next news.
 function isBusy(part) {
+  if (part.querySelector(".htmx-request")) return true; // Its own answer is on the way, with a toast that needs its sender.
   const active = document.activeElement;
   if (part.contains(active) && active.matches("input, textarea, select, summary")) return true;
   return Boolean(part.querySelector("details[open]:not(.menu)"));
