@@ -1,6 +1,6 @@
 """One exchange, read: what was asked, what was answered, with which tokens.
 
-Knows the chat dialect; no sessions, and no rows but the exchange itself.
+Reads the chat form that the gateway keeps of every dialect; knows no sessions, and no rows but the exchange itself.
 """
 
 import json
@@ -14,6 +14,8 @@ from apps.trajectories import messages as chat
 from apps.trajectories.messages import Message, hash_text
 from apps.trajectories.models import Exchange, ExchangeStatus, SideCall
 from apps.trajectories.sessions import Story, read_story
+
+CHAT = "chat"  # the dialect whose own request and answer are in chat form
 
 
 class UnreadableExchange(ValueError):
@@ -75,11 +77,9 @@ class Call:
 
 
 def read_call(exchange: Exchange) -> Call:
-    """Return the call; raises UnreadableExchange when an answered one does not have its dialect's shape."""
-    if exchange.dialect != "chat":
-        raise UnreadableExchange(f"this recorder does not read the dialect {exchange.dialect!r}")
+    """Return the call; raises UnreadableExchange when an answered one does not have the chat shape."""
     is_failed = exchange.status == ExchangeStatus.ERROR
-    body = _read_object(exchange.request, what="request", is_optional=is_failed)
+    body = _read_object(_chat_request(exchange), what="request", is_optional=is_failed)
     headers = {name.lower(): value for name, value in _read_object(exchange.headers, what="headers").items()}
     messages = body.get("messages", [])
     if not isinstance(messages, list):
@@ -99,6 +99,22 @@ def read_call(exchange: Exchange) -> Call:
     )
 
 
+def _chat_request(exchange: Exchange) -> bytes:
+    if exchange.chat_request is not None:
+        return bytes(exchange.chat_request)
+    if exchange.dialect == CHAT:
+        return bytes(exchange.request)
+    if exchange.status == ExchangeStatus.ERROR:  # refused before it was rendered
+        return b""
+    raise UnreadableExchange(f"the gateway kept no chat form of this call of the dialect {exchange.dialect!r}")
+
+
+def _chat_response(exchange: Exchange) -> bytes:
+    if exchange.chat_response is not None:
+        return bytes(exchange.chat_response)
+    return bytes(exchange.response or b"") if exchange.dialect == CHAT else b""
+
+
 def _read_object(data: bytes | memoryview, *, what: str, is_optional: bool = False) -> dict[str, Any]:
     try:
         value = json.loads(bytes(data) or b"{}")
@@ -114,10 +130,11 @@ def _read_object(data: bytes | memoryview, *, what: str, is_optional: bool = Fal
 
 
 def _read_answers(exchange: Exchange) -> list[Answer]:
-    if not exchange.response:
+    response = _chat_response(exchange)
+    if not response:
         return []
     is_optional = exchange.status == ExchangeStatus.ERROR
-    choices = _read_object(exchange.response, what="response", is_optional=is_optional).get("choices")
+    choices = _read_object(response, what="response", is_optional=is_optional).get("choices")
     answers = [
         _read_answer(exchange, place, choice)
         for place, choice in enumerate(choices if isinstance(choices, list) else [])

@@ -61,6 +61,11 @@ class Exchange(models.Model):
     started_at = models.DateTimeField()
     first_token_at = models.DateTimeField(null=True)
     ended_at = models.DateTimeField()
+    # The defaults are the database's too: a gateway of the release before goes on writing during an upgrade.
+    chat_request = models.BinaryField(null=True)  # JSON: `messages` and `tools` as sent; None: the dialect is chat
+    chat_response = models.BinaryField(null=True)  # the answer as a chat completion; None: the dialect is chat
+    is_training_allowed = models.BooleanField(default=True, db_default=True)  # False: the caller opted out
+    token_check = models.TextField(blank=True, default="", db_default="")  # why ids are doubted
     folded_at = models.DateTimeField(null=True)
     fold_error = models.TextField(blank=True)  # why the recorder set it aside
 
@@ -175,6 +180,7 @@ class Step(models.Model):
     finish_reason = models.CharField(max_length=30, blank=True)
     status = models.CharField(max_length=10, choices=ExchangeStatus.choices)
     is_exact = models.BooleanField()
+    token_check = models.TextField(blank=True)  # why the gateway doubts the token ids
     is_excluded = models.BooleanField(default=False)
     temperature = models.FloatField(default=1.0)
     top_p = models.FloatField(default=1.0)

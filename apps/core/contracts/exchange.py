@@ -5,7 +5,7 @@ Knows nothing of dialects or of tables. Token ids and log-probs are the engine's
 
 import base64
 import json
-from dataclasses import dataclass, fields
+from dataclasses import MISSING, dataclass, fields
 from datetime import datetime
 from typing import Any
 
@@ -44,12 +44,17 @@ class ExchangeRecord:
     started_at: datetime
     first_token_at: datetime | None
     ended_at: datetime
+    chat_request: bytes | None = None  # what the engine was asked, where `request` is of another dialect
+    chat_response: bytes | None = None  # what it answered, as a chat completion
+    is_training_allowed: bool = True  # False: the caller keeps it out of training
+    token_check: str = ""  # why the token ids are doubted
 
 
-_BYTES = frozenset({"request", "headers", "response", "prompt_token_ids", "sampling"})
+_BYTES = frozenset({"request", "headers", "response", "prompt_token_ids", "sampling", "chat_request", "chat_response"})
 _BYTES_LISTS = frozenset({"completion_token_ids", "completion_logprobs"})
 _TIMES = frozenset({"started_at", "first_token_at", "ended_at"})
 _NAMES = tuple(field.name for field in fields(ExchangeRecord))
+_REQUIRED = frozenset(field.name for field in fields(ExchangeRecord) if field.default is MISSING)
 
 
 def encode_record(record: ExchangeRecord) -> bytes:
@@ -58,10 +63,13 @@ def encode_record(record: ExchangeRecord) -> bytes:
 
 
 def decode_record(data: bytes) -> ExchangeRecord:
-    """Return what `encode_record` made; raises ContractError when the shape differs."""
+    """Return what `encode_record` made; raises ContractError when the shape differs.
+
+    A field that has a default may be missing: the spool may have been written before the field was.
+    """
     try:
         given = json.loads(data)
-        if not isinstance(given, dict) or set(given) != set(_NAMES):
+        if not isinstance(given, dict) or not _REQUIRED <= set(given) <= set(_NAMES):
             raise ContractError("ExchangeRecord: not the fields of this version")
         return ExchangeRecord(**{name: _decode(name, value) for name, value in given.items()})
     except (ValueError, TypeError) as error:

@@ -1,6 +1,7 @@
 """The spool's files: what is appended comes back, whatever happens to the process or the disk."""
 
 import fcntl
+import json
 import os
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -53,6 +54,20 @@ def read_all(spool: Spool) -> list[ExchangeRecord]:
 
 def test_a_record_survives_the_disk_unchanged() -> None:
     record = make_record()
+
+    assert decode_record(encode_record(record)) == record
+
+
+def test_a_record_of_the_release_before_is_read() -> None:
+    known = json.loads(encode_record(make_record()))
+    for name in ("chat_request", "chat_response", "is_training_allowed", "token_check"):
+        del known[name]
+
+    assert decode_record(json.dumps(known).encode()) == make_record(id=known["id"])
+
+
+def test_the_chat_form_survives_the_disk() -> None:
+    record = make_record(chat_request=b"{\xff", chat_response=b"", is_training_allowed=False, token_check="odd count")
 
     assert decode_record(encode_record(record)) == record
 

@@ -20,7 +20,7 @@ from apps.trajectories.services import close_idle_trajectories, complete_traject
 from apps.trajectories.trie import load_steps, load_tools
 from tests.factories.accounts import ApiKeyFactory
 from tests.factories.registry import VersionFactory
-from tests.factories.trajectories import TOOL, ExchangeFactory, TrajectoryFactory
+from tests.factories.trajectories import TOOL, ExchangeFactory, TrajectoryFactory, chat_response
 
 pytestmark = pytest.mark.django_db
 
@@ -325,6 +325,43 @@ def test_trouble_with_postgres_is_nobodys_poison(
     exchange.refresh_from_db()
     assert exchange.folded_at is None
     assert exchange.fold_error == ""
+
+
+def test_a_call_of_another_dialect_is_read_in_its_chat_form(key: ApiKey) -> None:
+    exchange = ExchangeFactory.create(
+        key=key,
+        dialect="messages",
+        request=b"not chat",
+        response=b"not chat either",
+        chat_request=json.dumps({"messages": [user("bonjour")], "tools": [TOOL]}).encode(),
+        chat_response=chat_response({"content": "salut"}),
+    )
+    fold_pending()
+    (view,) = load_steps(Trajectory.objects.get())
+    assert view.messages == [user("bonjour")]
+    assert view.answer["content"] == "salut"
+    assert load_tools(project_id=exchange.project_id, digest=view.row.tools_digest) == [TOOL]
+
+
+def test_a_refused_call_of_another_dialect_makes_no_step(key: ApiKey) -> None:
+    refused: dict[str, Any] = {"response": b'{"error": 1}', "status": ExchangeStatus.ERROR, "error": "400"}
+    ExchangeFactory.create(key=key, session_key="s", dialect="messages", request=b"{}", **refused)
+    fold_pending()
+    assert Trajectory.objects.get().has_error
+    assert not Exchange.objects.set_aside().exists()
+
+
+def test_a_call_whose_caller_opted_out_is_kept_out_of_training(key: ApiKey) -> None:
+    ExchangeFactory.create(key=key, is_training_allowed=False)
+    fold_pending()
+    assert Step.objects.get().is_excluded
+    assert not Step.objects.for_training().exists()
+
+
+def test_a_doubt_about_the_tokens_goes_with_the_step(key: ApiKey) -> None:
+    ExchangeFactory.create(key=key, token_check="2 ids more than log-probs")
+    fold_pending()
+    assert Step.objects.get().token_check == "2 ids more than log-probs"
 
 
 def test_text_only_calls_are_kept_but_not_exact(key: ApiKey) -> None:
