@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from apps.accounts.models import ApiKey, Project, Role, Scope, User
+from apps.accounts.models import ApiKey, Project, Role, Scope, Team, User
 from apps.core.errors import Forbidden, NotFound
 from apps.core.texts import is_storable
 
@@ -29,12 +29,21 @@ class Caller:
             return Role.TRAINER if self.key.scope == Scope.MANAGE else Role.REVIEWER
         return self.user.role_in(project) if self.user else None
 
+    def role_in_team(self, team: Team) -> Role | None:
+        """The caller's role in a team; None for a stranger, and for keys: they see one project."""
+        return self.user.role_in_team(team.id) if self.user else None
+
 
 def require_role(caller: Caller, project: Project, role: Role) -> None:
     """Raise NotFound for strangers (they must not learn that it exists), Forbidden for too small a role."""
     has = caller.role_in(project)
     if has is None:
         raise NotFound("no such project")
+    require_enough(has, role)
+
+
+def require_enough(has: Role, role: Role) -> None:
+    """Raise Forbidden when the role that somebody has is too small."""
     if not has.includes(role):
         raise Forbidden(
             f"this needs the role {role.label.lower()}; you are {has.label.lower()}: ask an owner of the team"

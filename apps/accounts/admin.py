@@ -1,9 +1,13 @@
-"""Accounts for staff. Keys are made by services only (their secret is shown once); the audit log is never edited."""
+"""Accounts for staff. Keys are made by services only (their secret is shown once); the audit log is never edited.
+
+Limits and capture policies are shown but set elsewhere: gateways must hear of them.
+"""
 
 from django.contrib import admin
 from django.http import HttpRequest
 
-from apps.accounts.models import Agent, ApiKey, AuditEvent, Membership, Project, Team, User
+from apps.accounts.limited import LIMIT_NAMES
+from apps.accounts.models import Agent, ApiKey, AuditEvent, Membership, PassedCalls, Project, Team, User
 from apps.core.admin import ReadOnlyAdmin
 
 
@@ -29,6 +33,7 @@ class UserAdmin(admin.ModelAdmin[User]):
 class TeamAdmin(admin.ModelAdmin[Team]):
     list_display = ("name", "created_at")
     search_fields = ("name",)
+    readonly_fields = LIMIT_NAMES
     inlines = (MembershipInline,)
 
 
@@ -37,13 +42,15 @@ class ProjectAdmin(admin.ModelAdmin[Project]):
     list_display = ("slug", "name", "team", "created_at")
     list_select_related = ("team",)
     search_fields = ("slug", "name")
+    readonly_fields = LIMIT_NAMES
 
 
 @admin.register(Agent)
 class AgentAdmin(admin.ModelAdmin[Agent]):
-    list_display = ("slug", "project", "created_at")
+    list_display = ("slug", "project", "capture", "created_at")
     list_select_related = ("project",)
     search_fields = ("slug", "name")
+    readonly_fields = ("capture", "patterns", "own_patterns")
 
 
 @admin.register(ApiKey)
@@ -51,6 +58,12 @@ class ApiKeyAdmin(ReadOnlyAdmin):
     list_display = ("__str__", "agent", "scope", "created_at", "last_used_at", "disabled_at")
     list_select_related = ("agent",)
     exclude = ("sha256",)
+
+
+@admin.register(PassedCalls)
+class PassedCallsAdmin(ReadOnlyAdmin):
+    list_display = ("agent", "day", "n_calls")
+    list_select_related = ("agent",)
 
 
 @admin.register(AuditEvent)

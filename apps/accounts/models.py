@@ -8,14 +8,18 @@ from typing import Any, ClassVar
 
 from django.contrib.auth.base_user import AbstractBaseUser, BaseUserManager
 from django.contrib.auth.models import PermissionsMixin
+from django.contrib.postgres.fields import ArrayField
 from django.db import models
 from django.db.models.functions import Lower
 from django.utils import timezone
 
+from apps.accounts.limited import Limited, limits_are_positive
 from apps.core.ids import ID_MAX_LENGTH, new_id
+from apps.core.redaction import BUILT_IN_NAMES
 
 KEY_PREFIX = "claw-"
 SLUG_MAX_LENGTH = 60
+SHOWN_DAYS = 30
 
 
 def new_user_id() -> str:
@@ -83,16 +87,23 @@ class User(AbstractBaseUser, PermissionsMixin):
 
     def role_in(self, project: "Project") -> "Role | None":
         """The person's role in the project's team, None for a stranger."""
-        membership = Membership.objects.filter(user=self, team_id=project.team_id).first()
+        return self.role_in_team(project.team_id)
+
+    def role_in_team(self, team_id: str) -> "Role | None":
+        """The person's role in the team, None for a stranger."""
+        membership = Membership.objects.filter(user=self, team_id=team_id).first()
         return Role(membership.role) if membership else None
 
 
-class Team(models.Model):
+class Team(Limited):
     """The unit of tenancy: everything belongs to exactly one team."""
 
     id = models.CharField(primary_key=True, max_length=ID_MAX_LENGTH, default=new_team_id, editable=False)
     name = models.CharField(max_length=100)
     created_at = models.DateTimeField(default=timezone.now, editable=False)
+
+    class Meta:
+        constraints = [limits_are_positive("team")]
 
     def __str__(self) -> str:
         return self.name
@@ -130,7 +141,7 @@ class Membership(models.Model):
         return f"{self.user_id} is {self.role} in {self.team_id}"
 
 
-class Project(models.Model):
+class Project(Limited):
     """One policy line with its agents, pool and runs."""
 
     id = models.CharField(primary_key=True, max_length=ID_MAX_LENGTH, default=new_project_id, editable=False)
@@ -139,8 +150,23 @@ class Project(models.Model):
     slug = models.SlugField(max_length=SLUG_MAX_LENGTH, unique=True)
     created_at = models.DateTimeField(default=timezone.now, editable=False)
 
+    class Meta:
+        constraints = [limits_are_positive("project")]
+
     def __str__(self) -> str:
         return self.slug
+
+
+class CaptureMode(models.TextChoices):
+    """What the pool keeps of an agent's calls."""
+
+    ON = "on"
+    REDACT = "redact"  # what the patterns match is taken out before anything is stored
+    OFF = "off"  # calls pass through; only their number is kept
+
+
+def all_built_in_patterns() -> list[str]:
+    return list(BUILT_IN_NAMES)
 
 
 class Agent(models.Model):
@@ -151,12 +177,39 @@ class Agent(models.Model):
     name = models.CharField(max_length=100)
     slug = models.SlugField(max_length=SLUG_MAX_LENGTH)
     created_at = models.DateTimeField(default=timezone.now, editable=False)
+    capture = models.CharField(max_length=10, choices=CaptureMode.choices, default=CaptureMode.ON)
+    patterns = ArrayField(
+        models.CharField(max_length=20), default=all_built_in_patterns, blank=True
+    )  # built in, by name
+    own_patterns = models.JSONField(default=list, blank=True)  # [{"name", "pattern"}], RE2
 
     class Meta:
-        constraints = [models.UniqueConstraint(fields=["project", "slug"], name="agent_slug_is_unique_in_project")]
+        constraints = [
+            models.UniqueConstraint(fields=["project", "slug"], name="agent_slug_is_unique_in_project"),
+            models.CheckConstraint(condition=models.Q(capture__in=CaptureMode.values), name="agent_capture_is_known"),
+        ]
 
     def __str__(self) -> str:
         return self.slug
+
+    def recent_passed_calls(self) -> "models.QuerySet[PassedCalls]":
+        """Calls that passed through uncaptured, by day, the newest first."""
+        return self.passed_calls.order_by("-day")[:SHOWN_DAYS]
+
+
+class PassedCalls(models.Model):
+    """How many calls of an agent passed through uncaptured on one UTC day."""
+
+    agent = models.ForeignKey(Agent, on_delete=models.CASCADE, related_name="passed_calls")
+    day = models.DateField()
+    n_calls = models.PositiveBigIntegerField(default=0)
+
+    class Meta:
+        verbose_name_plural = "passed calls"
+        constraints = [models.UniqueConstraint(fields=["agent", "day"], name="passed_calls_are_counted_by_day")]
+
+    def __str__(self) -> str:
+        return f"{self.n_calls} of {self.agent_id} on {self.day}"
 
 
 class Scope(models.TextChoices):
@@ -178,7 +231,7 @@ class ApiKeyQuerySet(models.QuerySet["ApiKey"]):
         return self.filter(models.Q(disabled_at=None), models.Q(expires_at=None) | models.Q(expires_at__gt=now))
 
 
-class ApiKey(models.Model):
+class ApiKey(Limited):
     """A secret by which an agent or a script speaks. Only its hash is kept; the secret is shown once."""
 
     id = models.CharField(primary_key=True, max_length=ID_MAX_LENGTH, default=new_key_id, editable=False)
@@ -197,7 +250,10 @@ class ApiKey(models.Model):
     objects = ApiKeyQuerySet.as_manager()
 
     class Meta:
-        constraints = [models.CheckConstraint(condition=models.Q(scope__in=Scope.values), name="key_scope_is_known")]
+        constraints = [
+            models.CheckConstraint(condition=models.Q(scope__in=Scope.values), name="key_scope_is_known"),
+            limits_are_positive("key"),
+        ]
 
     def __str__(self) -> str:
         return f"{self.prefix}…{self.last_four}"

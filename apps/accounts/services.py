@@ -1,18 +1,23 @@
 """Every change to people, teams, projects, agents and keys. Knows nothing of what agents say."""
 
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 
 from django.db import transaction
+from django.db.models import F
 from django.utils import timezone
 from django.utils.text import slugify
 
-from apps.accounts.access import Caller, require_role
+from apps.accounts.access import Caller, require_enough, require_role
+from apps.accounts.limited import HIGHEST_LIMIT, LIMIT_NAMES
 from apps.accounts.models import (
     SLUG_MAX_LENGTH,
     Agent,
     ApiKey,
     AuditEvent,
+    CaptureMode,
     Membership,
+    PassedCalls,
     Project,
     Role,
     Scope,
@@ -23,6 +28,9 @@ from apps.accounts.models import (
 from apps.core.errors import Conflict, InvalidInput, NotFound
 from apps.core.ids import is_id
 from apps.core.notices import ROUTES_CHANGED, notify_processes
+from apps.core.redaction import BUILT_IN_NAMES, BadPattern, check_pattern
+
+MAX_OWN_PATTERNS = 20
 
 
 def create_user(*, email: str, password: str, name: str = "", is_staff: bool = False) -> User:
@@ -112,6 +120,78 @@ def disable_key(*, key: ApiKey, actor: str) -> None:
     notify_processes(ROUTES_CHANGED)
 
 
+@transaction.atomic
+def set_limits(target: Team | Project | ApiKey, *, limits: Mapping[str, int | None], actor: str) -> None:
+    """Set the limits that are named, None for none; gateways hear of it at once."""
+    for name, limit in limits.items():
+        if name not in LIMIT_NAMES:
+            raise InvalidInput(f"there is no such limit; there are {', '.join(LIMIT_NAMES)}", field=name)
+        if limit is not None and not 1 <= limit <= HIGHEST_LIMIT:
+            raise InvalidInput(f"a limit is a whole number from 1 to {HIGHEST_LIMIT}, or null for none", field=name)
+    type(target).objects.filter(pk=target.pk).update(**limits)
+    target.refresh_from_db(fields=LIMIT_NAMES)
+    detail = {name: "none" if limit is None else str(limit) for name, limit in limits.items()}
+    record_event(team=_team_of(target), actor=actor, action="limits.set", object_id=target.id, detail=detail)
+    notify_processes(ROUTES_CHANGED)
+
+
+def _team_of(target: Team | Project | ApiKey) -> Team:
+    if isinstance(target, ApiKey):
+        return target.agent.project.team
+    return target.team if isinstance(target, Project) else target
+
+
+@transaction.atomic
+def set_capture(
+    *,
+    agent: Agent,
+    actor: str,
+    mode: CaptureMode,
+    patterns: Sequence[str] | None = None,
+    own_patterns: Sequence[Mapping[str, str]] | None = None,
+) -> None:
+    """Say what the pool keeps of the agent's calls from now on; patterns that are not given stay as they are."""
+    built_in = list(agent.patterns if patterns is None else dict.fromkeys(patterns))
+    own = [dict(pattern) for pattern in (agent.own_patterns if own_patterns is None else own_patterns)]
+    _check_patterns(built_in, own)
+    if mode == CaptureMode.REDACT and not built_in and not own:
+        raise InvalidInput("say what is to be taken out: a pattern at least", field="patterns")
+    Agent.objects.filter(pk=agent.pk).update(capture=mode, patterns=built_in, own_patterns=own)
+    agent.refresh_from_db(fields=["capture", "patterns", "own_patterns"])
+    detail = {"mode": str(mode), "patterns": ", ".join([*built_in, *(pattern["name"] for pattern in own)])}
+    record_event(team=agent.project.team, actor=actor, action="capture.set", object_id=agent.id, detail=detail)
+    notify_processes(ROUTES_CHANGED)
+
+
+def _check_patterns(built_in: Sequence[str], own: Sequence[Mapping[str, str]]) -> None:
+    for name in built_in:
+        if name not in BUILT_IN_NAMES:
+            known = ", ".join(BUILT_IN_NAMES)
+            raise InvalidInput(f"there is no built-in pattern {name!r}; there are {known}", field="patterns")
+    if len(own) > MAX_OWN_PATTERNS:
+        raise InvalidInput(f"an agent may have {MAX_OWN_PATTERNS} patterns of its own", field="own_patterns")
+    names = [pattern["name"] for pattern in own]
+    if len({*names, *BUILT_IN_NAMES}) < len(names) + len(BUILT_IN_NAMES):
+        raise InvalidInput("each pattern needs a name of its own, other than the built-in ones", field="own_patterns")
+    for pattern in own:
+        try:
+            check_pattern(pattern["pattern"])
+        except BadPattern as error:
+            raise InvalidInput(f"the pattern {pattern['name']!r}: {error}", field="own_patterns") from error
+
+
+def count_passed_calls(counts: Mapping[str, int]) -> None:
+    """Add to the number of calls that passed through uncaptured today: agent id → calls."""
+    today = timezone.now().date()
+    for agent_id in Agent.objects.filter(pk__in=counts).values_list("pk", flat=True):
+        PassedCalls.objects.update_or_create(
+            agent_id=agent_id,
+            day=today,
+            defaults={"n_calls": F("n_calls") + counts[agent_id]},
+            create_defaults={"n_calls": counts[agent_id]},
+        )
+
+
 def record_event(*, team: Team, actor: str, action: str, object_id: str, detail: dict[str, str] | None = None) -> None:
     """Add a line to the team's audit log."""
     AuditEvent.objects.create(team=team, actor=actor, action=action, object_id=object_id, detail=detail or {})
@@ -147,6 +227,16 @@ def find_key(*, caller: Caller, key_id: str, role: Role = Role.VIEWER) -> ApiKey
         raise NotFound(f"there is no key {key_id!r}")
     require_role(caller, key.agent.project, role)
     return key
+
+
+def find_team(*, caller: Caller, team_id: str, role: Role = Role.VIEWER) -> Team:
+    """Return the team if the caller has `role` in it; another team's id looks like a missing one."""
+    team = Team.objects.filter(pk=team_id).first() if is_id(team_id, "team") else None
+    has = caller.role_in_team(team) if team else None
+    if team is None or has is None:
+        raise NotFound(f"there is no team {team_id!r}")
+    require_enough(has, role)
+    return team
 
 
 def list_projects(*, caller: Caller) -> list[Project]:

@@ -1,19 +1,25 @@
-"""Shapes of projects, agents and keys in the REST API. A key's secret is shown once, by the request that makes it."""
+"""Shapes of projects, agents, keys and their policies in the REST API.
+
+A key's secret is shown once, by the request that makes it.
+"""
 
 from typing import Any
 
 from rest_framework import serializers
 
-from apps.accounts.models import Agent, ApiKey, Project, Scope
+from apps.accounts.limited import HIGHEST_LIMIT
+from apps.accounts.models import Agent, ApiKey, CaptureMode, PassedCalls, Project, Scope
+from apps.core.redaction import BUILT_IN_NAMES, LONGEST_PATTERN
 from apps.core.serializers import StrictSerializer
 
 
 class ProjectSerializer(serializers.ModelSerializer[Project]):
     team = serializers.CharField(source="team.name", read_only=True)
+    team_id = serializers.CharField(read_only=True)
 
     class Meta:
         model = Project
-        fields = ["id", "slug", "name", "team", "created_at"]
+        fields = ["id", "slug", "name", "team", "team_id", "created_at"]
         read_only_fields = fields
 
 
@@ -77,3 +83,58 @@ class KeyBodySerializer(StrictSerializer):
     name = serializers.CharField(max_length=100, allow_blank=True, default="")
     scope = serializers.ChoiceField(choices=Scope.choices, default=Scope.AGENT)
     expires_at = serializers.DateTimeField(required=False, allow_null=True, default=None)
+
+
+def _limit(what: str) -> serializers.IntegerField:
+    return serializers.IntegerField(
+        required=False, allow_null=True, min_value=1, max_value=HIGHEST_LIMIT, help_text=f"{what}; null: no limit"
+    )
+
+
+class LimitsSerializer(StrictSerializer):
+    """Both what is answered and what may be changed: a limit that is not named stays as it is."""
+
+    requests_per_minute = _limit("calls begun in a minute")
+    tokens_per_minute = _limit("tokens of requests and answers in a minute")
+    max_in_flight = _limit("calls under way at one moment")
+    tokens_per_day = _limit("tokens of requests and answers in a UTC day")
+
+
+class OwnPatternSerializer(StrictSerializer):
+    name = serializers.SlugField(max_length=20, help_text="stands in place of what was taken out")
+    pattern = serializers.CharField(max_length=LONGEST_PATTERN, trim_whitespace=False, help_text="RE2 syntax")
+
+
+class CaptureBodySerializer(StrictSerializer):
+    mode = serializers.ChoiceField(choices=CaptureMode.choices)
+    patterns = serializers.ListField(
+        child=serializers.CharField(max_length=20), required=False, help_text=f"of {', '.join(BUILT_IN_NAMES)}"
+    )
+    own_patterns = OwnPatternSerializer(many=True, required=False)
+
+
+class PassedCallsSerializer(serializers.ModelSerializer[PassedCalls]):
+    class Meta:
+        model = PassedCalls
+        fields = ["day", "n_calls"]
+        read_only_fields = fields
+
+
+class CaptureSerializer(serializers.ModelSerializer[Agent]):
+    mode = serializers.CharField(source="capture", read_only=True)
+    own_patterns = OwnPatternSerializer(many=True, read_only=True)
+    known_patterns = serializers.SerializerMethodField()
+    passed_calls = serializers.SerializerMethodField()
+
+    class Meta:
+        model = Agent
+        fields = ["mode", "patterns", "own_patterns", "known_patterns", "passed_calls"]
+        read_only_fields = fields
+
+    def get_known_patterns(self, _agent: Agent) -> list[str]:
+        """Names of the built-in patterns."""
+        return list(BUILT_IN_NAMES)
+
+    def get_passed_calls(self, agent: Agent) -> list[dict[str, Any]]:
+        """Calls that passed through uncaptured on the last days, newest first."""
+        return list(PassedCallsSerializer(agent.recent_passed_calls(), many=True).data)

@@ -1,4 +1,6 @@
-"""Projects, agents and keys over REST."""
+"""Projects, agents, keys and their policies over REST."""
+
+from typing import Any
 
 from drf_spectacular.utils import extend_schema
 from rest_framework import status
@@ -7,21 +9,25 @@ from rest_framework.response import Response
 from rest_framework.views import APIView
 
 from apps.accounts import services
-from apps.accounts.access import find_project
+from apps.accounts.access import Caller, find_project
 from apps.accounts.api.authentication import caller_of
 from apps.accounts.api.serializers import (
     AgentBodySerializer,
     AgentListSerializer,
     AgentSerializer,
+    CaptureBodySerializer,
+    CaptureSerializer,
     KeyBodySerializer,
     KeyListSerializer,
     KeySerializer,
+    LimitsSerializer,
     NewKeySerializer,
     ProjectListSerializer,
     ProjectQuerySerializer,
     ProjectSerializer,
 )
-from apps.accounts.models import Role, Scope
+from apps.accounts.models import ApiKey, CaptureMode, Project, Role, Scope, Team
+from apps.core.errors import InvalidInput
 from apps.core.serializers import read_fields
 
 
@@ -93,3 +99,68 @@ class DisableKeyView(APIView):
         services.disable_key(key=key, actor=caller.name)
         key.refresh_from_db()
         return Response(KeySerializer(key).data)
+
+
+class _LimitsView(APIView):
+    """Limits of one thing, which the address names."""
+
+    def find(self, caller: Caller, name: str, *, role: Role) -> Team | Project | ApiKey:
+        """Return the thing if the caller has `role` there."""
+        raise NotImplementedError
+
+    @extend_schema(responses=LimitsSerializer)
+    def get(self, request: Request, name: str) -> Response:
+        """Return its limits."""
+        return Response(self.find(caller_of(request), name, role=Role.VIEWER).limits())
+
+    @extend_schema(request=LimitsSerializer, responses=LimitsSerializer)
+    def patch(self, request: Request, name: str) -> Response:
+        """Set the limits that the body names, null for none."""
+        caller = caller_of(request)
+        limits = read_fields(LimitsSerializer, request.data)
+        if not limits:
+            raise InvalidInput("name a limit that is to change")
+        target = self.find(caller, name, role=Role.OWNER)
+        services.set_limits(target, limits=limits, actor=caller.name)
+        return Response(target.limits())
+
+
+class TeamLimitsView(_LimitsView):
+    """Limits of all calls of a team's projects together."""
+
+    def find(self, caller: Caller, name: str, *, role: Role) -> Team:
+        return services.find_team(caller=caller, team_id=name, role=role)
+
+
+class ProjectLimitsView(_LimitsView):
+    """Limits of all calls of a project together."""
+
+    def find(self, caller: Caller, name: str, *, role: Role) -> Project:
+        return find_project(caller, name, role=role)
+
+
+class KeyLimitsView(_LimitsView):
+    """Limits of the calls with one key."""
+
+    def find(self, caller: Caller, name: str, *, role: Role) -> ApiKey:
+        return services.find_key(caller=caller, key_id=name, role=role)
+
+
+class CaptureView(APIView):
+    """What the pool keeps of an agent's calls."""
+
+    @extend_schema(responses=CaptureSerializer)
+    def get(self, request: Request, agent_id: str) -> Response:
+        """Return the agent's capture policy."""
+        agent = services.find_agent_by_id(caller=caller_of(request), agent_id=agent_id)
+        return Response(CaptureSerializer(agent).data)
+
+    @extend_schema(request=CaptureBodySerializer, responses=CaptureSerializer)
+    def patch(self, request: Request, agent_id: str) -> Response:
+        """Set the policy for the calls from now on. Patterns that are not named stay as they are."""
+        caller = caller_of(request)
+        body: dict[str, Any] = read_fields(CaptureBodySerializer, request.data)
+        agent = services.find_agent_by_id(caller=caller, agent_id=agent_id, role=Role.OWNER)
+        mode = CaptureMode(body.pop("mode"))
+        services.set_capture(agent=agent, actor=caller.name, mode=mode, **body)
+        return Response(CaptureSerializer(agent).data)

@@ -88,3 +88,14 @@ def test_a_long_name_is_cut_to_what_an_address_holds(team: Team, project: Projec
     agent = services.create_agent(project=project, name=name, actor=owner.email)
     assert (agent.name, len(agent.slug)) == (name, 60)
     assert len(services.create_project(team=team, name=name, actor=owner.email).slug) == 60
+
+
+def test_the_database_too_knows_no_limit_of_nought(key: ApiKey) -> None:
+    with pytest.raises(IntegrityError), transaction.atomic():
+        ApiKey.objects.update(max_in_flight=0)
+
+
+def test_limits_are_checked_at_every_door(key: ApiKey) -> None:
+    for limits in ({"per_hour": 1}, {"max_in_flight": 0}, {"tokens_per_day": 10**13}):
+        with pytest.raises(InvalidInput):
+            services.set_limits(key, limits=limits, actor="x")
