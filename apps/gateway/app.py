@@ -13,7 +13,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from apps.gateway.chat.http import ChatCompletions
+from apps.gateway.chat.http import make_chat_endpoint
 from apps.gateway.desk import Desk
 from apps.gateway.errors import ApiError, handle_api_error, render_error
 from apps.gateway.health import Health
@@ -88,7 +88,7 @@ def make_gateway(desk: Desk) -> Starlette:
     """Return the gateway's own application: an explicit table of paths."""
     models, health = ModelList(desk), Health(desk)
     routes = [
-        Route("/v1/chat/completions", ChatCompletions(desk), methods=["POST"]),
+        Route("/v1/chat/completions", make_chat_endpoint(desk), methods=["POST"]),
         Route("/v1/models", models.list, methods=["GET"]),
         Route("/v1/models/{model:path}", models.detail, methods=["GET"]),
         Route("/healthz", health.healthz, methods=["GET"]),

@@ -1,10 +1,12 @@
-"""Reads a request's body up to a limit. Knows nothing of what is in it."""
+"""Reads a request's body up to a limit, and the JSON object in it. Knows no dialect."""
 
 from collections.abc import Mapping
+from typing import Any
 
+import orjson
 from starlette.types import Receive
 
-from apps.gateway.errors import ApiError
+from apps.gateway.errors import ApiError, bad_request
 
 MAX_BODY_BYTES = 32 * 1024 * 1024
 
@@ -42,3 +44,14 @@ def _too_large(limit: int) -> ApiError:
         code="request_too_large",
         headers={"Connection": "close"},  # the rest of the body is not read
     )
+
+
+def read_json(raw: bytes) -> dict[str, Any]:
+    """Return the object in these bytes; raises ApiError (400)."""
+    try:
+        body = orjson.loads(raw)
+    except orjson.JSONDecodeError as error:
+        raise bad_request(f"We could not parse the JSON body of your request: {error}", code="invalid_json") from error
+    if not isinstance(body, dict):
+        raise bad_request("The body must be a JSON object.", code="invalid_json")
+    return body

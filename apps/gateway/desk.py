@@ -9,6 +9,7 @@ from django.conf import settings
 from apps.accounts.api.authentication import read_secret
 from apps.gateway.engines import Engines
 from apps.gateway.errors import bad_key, unavailable
+from apps.gateway.keep_alive import KeepAlive
 from apps.gateway.replay import replay_forever
 from apps.gateway.routes import KeyRoute, RouteBook
 from apps.gateway.spool import Spool
@@ -19,7 +20,10 @@ log = structlog.get_logger(__name__)
 
 
 class Desk:
-    """Routes, engines, the writer with its spool, and the gate to trajectories. Made inside the running event loop."""
+    """Routes, engines, the writer with its spool, the gate to trajectories, the breath for silent streams.
+
+    Made inside the running event loop.
+    """
 
     def __init__(self) -> None:
         self.routes = RouteBook()
@@ -27,11 +31,13 @@ class Desk:
         self.spool = Spool(settings.CLAW.data_dir / "spool")
         self.writer = ExchangeWriter(self.spool)
         self.trajectories = TrajectoryGate()
+        self.keep_alive = KeepAlive()
         self._replay: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
         await self.routes.start()
         await self.writer.start()
+        self.keep_alive.start()
         self._replay = asyncio.create_task(replay_forever(self.spool))
         log.info("gateway.started", keys=len(self.routes.snapshot.keys), engines=len(self.routes.snapshot.engines))
 
@@ -40,6 +46,7 @@ class Desk:
         if self._replay is not None:
             self._replay.cancel()
             await asyncio.gather(self._replay, return_exceptions=True)
+        await self.keep_alive.stop()
         await self.writer.stop()
         await self.routes.stop()
         await self.trajectories.close()

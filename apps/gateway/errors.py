@@ -1,5 +1,6 @@
-"""Errors in OpenAI's shape: `{"error": {"message", "type", "param", "code"}}`. Knows nothing of what went wrong."""
+"""Errors that clients are told, in OpenAI's shape unless a dialect has its own. Knows nothing of what went wrong."""
 
+from collections.abc import Callable
 from typing import Any
 
 import orjson
@@ -29,9 +30,7 @@ class ApiError(Exception):
         self.param = param
         self.kind = kind
         self.headers = headers or {}
-
-    def body(self) -> dict[str, Any]:
-        return {"error": {"message": self.message, "type": self.kind, "param": self.param, "code": self.code}}
+        self.request_id = ""  # for dialects that say it in the body too
 
 
 def bad_request(message: str, *, param: str | None = None, code: str | None = None) -> ApiError:
@@ -66,12 +65,23 @@ def unavailable(message: str, *, code: str = "engine_unavailable") -> ApiError:
     return ApiError(message, status=503, code=code, kind="server_error", headers=headers)
 
 
-def render_error(error: ApiError, *, request_id: str = "") -> Response:
-    """Return the HTTP answer for an error."""
-    headers = dict(error.headers)
-    if request_id:
-        headers["x-request-id"] = request_id
-    return Response(orjson.dumps(error.body()), error.status, headers, "application/json")
+def render_openai(error: ApiError) -> dict[str, Any]:
+    """Return the error's body in OpenAI's shape."""
+    return {"error": {"message": error.message, "type": error.kind, "param": error.param, "code": error.code}}
+
+
+def name_request(request_id: str) -> dict[str, str]:
+    """Return the headers in which OpenAI's and Anthropic's clients look for a request's id."""
+    return {"x-request-id": request_id, "request-id": request_id}
+
+
+def render_error(
+    error: ApiError, *, request_id: str = "", render_body: Callable[[ApiError], dict[str, Any]] = render_openai
+) -> Response:
+    """Return the HTTP answer for an error, in the shape that `render_body` gives it."""
+    error.request_id = request_id or error.request_id
+    headers = error.headers | (name_request(request_id) if request_id else {})
+    return Response(orjson.dumps(render_body(error)), error.status, headers, "application/json")
 
 
 async def handle_api_error(request: Request, error: Exception) -> Response:

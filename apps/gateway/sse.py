@@ -36,3 +36,8 @@ class EventReader:
 def event(payload: bytes) -> bytes:
     """Return one event with this payload."""
     return b"data: %b\n\n" % payload
+
+
+def comment(text: str) -> bytes:
+    """Return a line that every client skips."""
+    return b": %b\n\n" % text.encode()

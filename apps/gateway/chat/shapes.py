@@ -5,12 +5,11 @@ the meaning and are not supported (refused by name). Every other field goes to t
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
-import orjson
-
+from apps.gateway.bodies import read_json
 from apps.gateway.capture import Wishes
+from apps.gateway.dialect import ModelRequest
 from apps.gateway.errors import ApiError, bad_request
 
 MAX_CHOICES = 64
@@ -42,28 +41,10 @@ REFUSED = {
     "web_search_options": "this platform has no web search: give the model a tool of your own",
 }
 
-NOT_SAMPLING = frozenset({"messages", "model", "tools", "stream", "stream_options", "return_token_ids"})
 
-
-@dataclass(frozen=True, slots=True)
-class ChatRequest:
-    """A request that has been looked over. `body` is the client's, unchanged."""
-
-    body: dict[str, Any]
-    model: str
-    is_streamed: bool
-    n_choices: int
-    wishes: Wishes
-
-
-def read_chat_request(raw: bytes) -> ChatRequest:
+def read_chat_request(raw: bytes) -> ModelRequest:
     """Return the request in these bytes; raises ApiError (400) that names the field at fault."""
-    try:
-        body = orjson.loads(raw)
-    except orjson.JSONDecodeError as error:
-        raise bad_request(f"We could not parse the JSON body of your request: {error}", code="invalid_json") from error
-    if not isinstance(body, dict):
-        raise bad_request("The body must be a JSON object.", code="invalid_json")
+    body = read_json(raw)
     for name, check, expected in _CHECKS:
         if body.get(name) is not None and not check(body[name]):
             raise _wrong(name, f"must be {expected}")
@@ -71,8 +52,9 @@ def read_chat_request(raw: bytes) -> ChatRequest:
     _check_messages(body.get("messages"))
     if not body.get("model"):
         raise _wrong("model", "is required")
-    return ChatRequest(
+    return ModelRequest(
         body=body,
+        engine_body={name: value for name, value in body.items() if name not in IGNORED},
         model=body["model"],
         is_streamed=bool(body.get("stream")),
         n_choices=body.get("n") or 1,

@@ -1,0 +1,235 @@
+"""Gives the client its answer, whole or streamed, and holds back its end until the call is durable.
+
+The same for every dialect: the call's voice finds the words.
+"""
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, aclosing, asynccontextmanager
+from datetime import UTC, datetime
+
+import orjson
+from starlette.types import Receive, Scope, Send
+
+from apps.core.contracts.exchange import ABORTED, ERROR
+from apps.gateway.bodies import ClientGoneError
+from apps.gateway.call import ModelCall, read_refusal
+from apps.gateway.departure import Departure
+from apps.gateway.desk import Desk
+from apps.gateway.dialect import Json
+from apps.gateway.engines import EngineBrokenError, EngineRefusedError, EngineUnavailableError, Reply
+from apps.gateway.errors import ApiError, render_error, unavailable
+from apps.gateway.sse import DONE, EventReader, LineTooLongError, comment
+
+FIRST_SILENCE_S = 30.0  # until then an engine's failure can still be told by an HTTP status
+SILENCE_S = 15.0
+_CLIENT_GONE = "the client closed the connection"
+_SHUTDOWN = "the gateway was stopped"
+_NONSENSE = (orjson.JSONDecodeError, LookupError, TypeError, AttributeError, LineTooLongError)
+
+
+class _Answer:
+    """What both ways of answering share."""
+
+    def __init__(self, desk: Desk, call: ModelCall, send: Send) -> None:
+        self.desk = desk
+        self.call = call
+        self.send = send
+
+    @asynccontextmanager
+    async def ask(self) -> AsyncGenerator[Reply]:
+        """Hand back the engine's answer, as a block."""
+        async with AsyncExitStack() as stack:
+            try:
+                reply = await stack.enter_async_context(self._ask_once())
+            except EngineRefusedError as refusal:
+                if not self.call.lower_limit(refusal.body):
+                    raise
+                reply = await stack.enter_async_context(self._ask_once())
+            yield reply
+
+    def _ask_once(self) -> AbstractAsyncContextManager[Reply]:
+        call = self.call
+        return self.desk.engines.ask(
+            call.dialect.engine_path,
+            call.engine_body,
+            find_engines=lambda: self.desk.routes.snapshot.find_engines(call.version),
+            is_streamed=call.request.is_streamed,
+        )
+
+    async def give(self, scope: Scope, receive: Receive) -> None:
+        """Answer the client. Whatever happens on the way, the call is kept as far as it came."""
+        try:
+            with Departure(receive):
+                await self._fetch()
+        except ClientGoneError:
+            self.call.fail(ABORTED, _CLIENT_GONE)
+            return await self.keep()
+        except asyncio.CancelledError:
+            self.call.fail(ABORTED, _SHUTDOWN)
+            await asyncio.shield(self.keep())
+            raise
+        except EngineRefusedError as refusal:
+            self.call.engine = refusal.engine
+            error = read_refusal(refusal.status, refusal.body)
+        except (EngineUnavailableError, EngineBrokenError) as fault:
+            error = unavailable(f"The model cannot answer now: {fault}")
+        else:
+            return await self._finish()
+        return await self._refuse(scope, receive, error)
+
+    async def keep(self) -> None:
+        """Return when the call is durable."""
+        await self.desk.writer.commit(self.call.record())
+
+    async def _fetch(self) -> None:
+        """Fetch the answer and send what may leave before the call is durable."""
+        raise NotImplementedError
+
+    async def _finish(self) -> None:
+        """Make the call durable and send the rest."""
+        raise NotImplementedError
+
+    async def _refuse(self, scope: Scope, receive: Receive, error: ApiError) -> None:
+        """Answer with an error, kept in the pool like any other answer."""
+        render_body = self.call.dialect.render_error
+        self.call.fail(ERROR, error.message)
+        error.request_id = self.call.exchange_id
+        self.call.response = orjson.dumps(render_body(error))
+        error.headers.update(self.call.answer_headers())
+        await self.keep()
+        await render_error(error, render_body=render_body)(scope, receive, self.send)
+
+    def raw_headers(self) -> list[tuple[bytes, bytes]]:
+        """Return the call's own headers as ASGI sends them."""
+        return [(name.encode(), value.encode()) for name, value in self.call.answer_headers().items()]
+
+
+class WholeAnswer(_Answer):
+    """One JSON object."""
+
+    async def _fetch(self) -> None:
+        async with self.ask() as reply:
+            self.call.engine = reply.engine
+            self.call.first_token_at = datetime.now(UTC)
+            try:
+                answer: Json = orjson.loads(reply.first)
+                self.call.capture.take_whole(answer)
+                self.call.chat_answer = answer
+                self.call.response = orjson.dumps(self.call.voice.render_whole(answer))
+            except _NONSENSE as error:
+                raise EngineBrokenError(f"the engine's answer makes no sense: {error}") from error
+
+    async def _finish(self) -> None:
+        answer = self.call.response or b""
+        await self.keep()
+        headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(answer))]
+        await self.send({"type": "http.response.start", "status": 200, "headers": headers + self.raw_headers()})
+        await self.send({"type": "http.response.body", "body": answer})
+
+
+class StreamedAnswer(_Answer):
+    """Server-sent events. Nothing that ends the answer leaves before the call is durable."""
+
+    def __init__(self, desk: Desk, call: ModelCall, send: Send) -> None:
+        super().__init__(desk, call, send)
+        self._sending = asyncio.Lock()
+        self._has_started = self._is_over = False
+        self._sent_at = time.monotonic()
+        self._held = bytearray()
+
+    async def breathe(self) -> None:
+        """Send a comment if the stream has been silent for long (see `KeepAlive`)."""
+        limit = SILENCE_S if self._has_started else FIRST_SILENCE_S
+        if time.monotonic() - self._sent_at >= limit and not self._sending.locked():
+            await self._write(comment("keep-alive"))
+
+    async def _fetch(self) -> None:
+        self.desk.keep_alive.add(self)
+        try:
+            async with aclosing(self._events()) as events:
+                async for data in events:
+                    await self._write(data)
+        except EngineBrokenError as error:
+            self._break_off(unavailable(str(error), code="engine_broken"), error)
+        except EngineUnavailableError as error:
+            self._break_off(unavailable(f"The model cannot answer now: {error}"), error)
+        except EngineRefusedError as error:
+            self.call.engine = error.engine
+            self._break_off(read_refusal(error.status, error.body), error)
+        finally:
+            self.desk.keep_alive.discard(self)
+
+    def _break_off(self, error: ApiError, cause: Exception) -> None:
+        """End a stream that has begun with an error; one that has not is still free to answer with a status."""
+        if not self._has_started:
+            self._is_over = True  # no comment may open the stream any more
+            raise cause
+        self.call.fail(ERROR, error.message)
+        error.request_id = self.call.exchange_id
+        self._held = bytearray(self.call.voice.render_break(error))
+
+    async def _finish(self) -> None:
+        await self.keep()
+        await self._write(bytes(self._held), is_last=True)
+
+    async def _events(self) -> AsyncGenerator[bytes]:
+        """Yield what may leave at once; the answer's end gathers in `_held`. Raises EngineBrokenError."""
+        reader = EventReader()
+        async with self.ask() as reply:
+            self.call.engine = reply.engine
+            self.call.first_token_at = datetime.now(UTC)
+            async for data in reply.chunks():
+                ready, fault = self._take_all(reader, data)
+                if ready:
+                    yield ready
+                if fault is not None:
+                    raise fault
+        if not self.call.capture.is_finished:
+            raise EngineBrokenError("the engine's answer ended too early")
+        self._held += self.call.voice.render_end()
+
+    def _take_all(self, reader: EventReader, data: bytes) -> tuple[bytes, EngineBrokenError | None]:
+        """Record what one read brought; return what may leave, up to the first fault."""
+        ready: list[bytes] = []
+        try:
+            ready.extend(self._take(payload) for payload in reader.feed(data))
+        except EngineBrokenError as error:
+            return b"".join(ready), error
+        except _NONSENSE as error:
+            return b"".join(ready), EngineBrokenError(f"the engine's answer makes no sense: {error}")
+        return b"".join(ready), None
+
+    def _take(self, payload: bytes) -> bytes:
+        """Record one event; return what of it may leave at once."""
+        if payload == DONE:
+            return b""
+        chunk: Json = orjson.loads(payload)
+        if chunk.get("error"):
+            raise EngineBrokenError(_error_words(chunk["error"]))
+        capture = self.call.capture
+        if not capture.take_chunk(chunk):
+            return b""
+        out = self.call.voice.render_chunk(chunk)
+        if capture.is_finished:
+            self._held += out
+            return b""
+        return out
+
+    async def _write(self, data: bytes, *, is_last: bool = False) -> None:
+        async with self._sending:
+            if self._is_over:
+                return
+            if not self._has_started:
+                self._has_started = True
+                headers = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-cache")]
+                headers += [(b"x-accel-buffering", b"no"), *self.raw_headers()]
+                await self.send({"type": "http.response.start", "status": 200, "headers": headers})
+            self._is_over = is_last
+            self._sent_at = time.monotonic()
+            await self.send({"type": "http.response.body", "body": data, "more_body": not is_last})
+
+
+def _error_words(error: object) -> str:
+    return f"the engine gave up: {error.get('message') if isinstance(error, dict) else error}"

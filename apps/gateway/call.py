@@ -1,0 +1,168 @@
+"""One model call from its first byte to its record: what is asked of the engine and what of it is kept.
+
+The same for every dialect. Knows no sockets.
+"""
+
+import copy
+import re
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+import orjson
+
+from apps.core.contracts.exchange import COMPLETE, ExchangeRecord
+from apps.core.ids import new_id
+from apps.gateway.capture import AnswerCapture
+from apps.gateway.dialect import Dialect, Json, ModelRequest, Voice
+from apps.gateway.errors import ApiError, bad_request, name_request
+from apps.gateway.routes import EngineRoute, KeyRoute, VersionRoute
+from apps.gateway.sessions import clean, find_session_key, kept_headers
+
+LONGEST_ERROR = 2000
+_LIMITS = ("max_tokens", "max_completion_tokens")
+_LIMIT_TOO_HIGH = re.compile(rb"tokens=\d+ cannot be greater than max_model_len=(\d+)")
+NOT_SAMPLING = frozenset({"messages", "prompt", "model", "tools", "stream", "stream_options", "return_token_ids"})
+
+
+def new_exchange_id() -> str:
+    return new_id("exch")
+
+
+@dataclass
+class ModelCall:
+    """What is known of a call. The answer's own parts are in `capture`; `voice` says them to the client."""
+
+    exchange_id: str
+    dialect: Dialect
+    key: KeyRoute
+    version: VersionRoute
+    request: ModelRequest
+    raw_request: bytes
+    headers: dict[str, str]
+    trajectory_id: str
+    engine: EngineRoute | None = None
+    first_token_at: datetime | None = None
+    status: str = COMPLETE
+    error: str = ""
+    response: bytes | None = None
+    chat_answer: Json | None = None  # the whole answer as the engine gave it, less what we strip
+    started_at: datetime = field(default_factory=lambda: datetime.now(UTC))
+    capture: AnswerCapture = field(init=False)
+    voice: Voice = field(init=False)
+    session_key: str = field(init=False)
+    sampling: Json = field(init=False)
+    engine_body: bytes = field(init=False)
+
+    def __post_init__(self) -> None:
+        response_id = f"{self.dialect.id_prefix}{self.exchange_id.partition('_')[2]}"
+        self.capture, self.voice = self.dialect.open_answer(self.request, response_id=response_id)
+        self.session_key = find_session_key(self.headers, self.request.body, self.raw_request)
+        body, dropped = build_engine_body(self.request, self.dialect.exact_fields, engine_name=self.version.engine_name)
+        try:
+            self.engine_body = orjson.dumps(body)
+        except orjson.JSONEncodeError as error:  # it reads deeper than it writes
+            raise bad_request("The body is nested too deeply.", code="invalid_json") from error
+        self.sampling = {name: value for name, value in body.items() if name not in NOT_SAMPLING}
+        if dropped := self.request.dropped | dropped:
+            self.sampling["dropped"] = dropped
+
+    def lower_limit(self, refusal: bytes) -> bool:
+        """Ask for no more tokens than the engine's whole context; says whether that is what it refused.
+
+        No answer could have been longer, so the client gets what it asked for: agents send one limit to all models.
+        """
+        found = _LIMIT_TOO_HIGH.search(refusal)
+        if found is None:
+            return False
+        limit = int(found[1])
+        body = orjson.loads(self.engine_body)
+        lowered = {name: limit for name in _LIMITS if type(body.get(name)) is int and body[name] > limit}
+        self.engine_body = orjson.dumps(body | lowered)
+        self.sampling |= lowered
+        return bool(lowered)
+
+    def answer_headers(self) -> dict[str, str]:
+        """Return the headers that tell the client which call this was and which weights spoke."""
+        headers = name_request(self.exchange_id) | {"x-claw-version": self.version.label}
+        if "dropped" in self.sampling:
+            headers["x-claw-dropped"] = ", ".join(self.sampling["dropped"])
+        return headers
+
+    def fail(self, status: str, error: str) -> None:
+        """Note that the call did not come to its end."""
+        self.status = status
+        self.error = clean(error, LONGEST_ERROR)
+
+    def record(self) -> ExchangeRecord:
+        """Return what the pool keeps of the call."""
+        tokens = self.capture.packed_tokens()
+        response = self.response
+        if self.chat_answer is None and self.capture.choices:
+            self.chat_answer = self.capture.render()
+        if response is None and self.chat_answer is not None:
+            response = orjson.dumps(self.voice.render_whole(copy.deepcopy(self.chat_answer)))
+        return ExchangeRecord(
+            id=self.exchange_id,
+            project_id=self.key.project_id,
+            agent_id=self.key.agent_id,
+            key_id=self.key.id,
+            version_id=self.version.id,
+            engine_id=self.engine.id if self.engine else "",
+            trajectory_id=self.trajectory_id,
+            session_key=self.session_key,
+            dialect=self.dialect.name,
+            response_id=self.capture.response_id,
+            request=self.raw_request,
+            headers=kept_headers(self.headers),
+            response=response,
+            prompt_token_ids=tokens.prompt,
+            completion_token_ids=tokens.completions,
+            completion_logprobs=tokens.logprobs,
+            sampling=orjson.dumps(self.sampling),
+            status=self.status,
+            error=self.error,
+            is_streamed=self.request.is_streamed,
+            is_exact=tokens.is_exact and self.status == COMPLETE,
+            started_at=self.started_at,
+            first_token_at=self.first_token_at,
+            ended_at=datetime.now(UTC),
+            **self._chat_form(),
+        )
+
+    def _chat_form(self) -> dict[str, bytes]:
+        """Return what was asked and answered in chat form, where the client's own words are of another dialect."""
+        if self.request.chat_form is None:
+            return {}
+        form = {"chat_request": orjson.dumps(self.request.chat_form)}
+        return form | ({"chat_response": orjson.dumps(self.chat_answer)} if self.chat_answer is not None else {})
+
+
+def build_engine_body(request: ModelRequest, exact_fields: Json, *, engine_name: str) -> tuple[Json, Json]:
+    """Return what is sent to the engine, and the meaningful fields that had to be left out.
+
+    Exact ids and log-probs are asked for on every call. A seed is left out: it can crash vLLM's CPU engine.
+    """
+    body: dict[str, Any] = {**request.engine_body, "model": engine_name, **exact_fields}
+    dropped = dict(request.dropped)
+    if (seed := body.pop("seed", None)) is not None:
+        dropped["seed"] = seed
+    if request.is_streamed:
+        body["stream_options"] = {**(request.engine_body.get("stream_options") or {}), "include_usage": True}
+    return body, dropped
+
+
+def read_refusal(status: int, body: bytes) -> ApiError:
+    """Return the engine's own 4xx answer as an error, its words unchanged."""
+    try:
+        error = orjson.loads(body)["error"]
+        message, param = str(error["message"]), error.get("param")
+    except (orjson.JSONDecodeError, KeyError, TypeError, AttributeError):
+        message, param = body[:LONGEST_ERROR].decode(errors="replace"), None
+    is_too_long = "maximum context length" in message
+    return ApiError(
+        message,
+        status=status,
+        code="context_length_exceeded" if is_too_long else None,
+        param="messages" if is_too_long else param,
+    )

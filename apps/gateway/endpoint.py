@@ -1,0 +1,64 @@
+"""A dialect's endpoint over HTTP: who speaks, what is asked, and which weights are to answer. Knows no dialect."""
+
+from starlette.types import Receive, Scope, Send
+
+from apps.gateway.answers import StreamedAnswer, WholeAnswer
+from apps.gateway.bodies import ClientGoneError, read_body
+from apps.gateway.call import ModelCall, new_exchange_id
+from apps.gateway.desk import Desk
+from apps.gateway.dialect import Dialect
+from apps.gateway.errors import ApiError, render_error, unknown_model
+from apps.gateway.routes import KeyRoute, VersionRoute
+from apps.gateway.sessions import TRAJECTORY_HEADER
+
+
+class ModelEndpoint:
+    """One dialect's model calls as an ASGI application."""
+
+    def __init__(self, desk: Desk, dialect: Dialect) -> None:
+        self.desk = desk
+        self.dialect = dialect
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        exchange_id = new_exchange_id()
+        scope["claw.exchange_id"] = exchange_id
+        try:
+            call = await self._open(scope, receive, exchange_id)
+        except ClientGoneError:
+            pass
+        except ApiError as error:
+            response = render_error(error, request_id=exchange_id, render_body=self.dialect.render_error)
+            await response(scope, receive, send)
+        else:
+            kind = StreamedAnswer if call.request.is_streamed else WholeAnswer
+            await kind(self.desk, call, send).give(scope, receive)
+
+    async def _open(self, scope: Scope, receive: Receive, exchange_id: str) -> ModelCall:
+        """Return the call if it may be made; raises ApiError."""
+        headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
+        key = await self.desk.identify(headers)
+        raw = await read_body(headers, receive)
+        request = await self.dialect.read_request(raw, desk=self.desk, key=key)
+        version = await find_version(self.desk, key, request.model)
+        trajectory_id = scope.get("claw.trajectory_id") or headers.get(TRAJECTORY_HEADER, "")
+        if trajectory_id:
+            await self.desk.trajectories.admit(trajectory_id, project_id=key.project_id)
+        return ModelCall(
+            exchange_id=exchange_id,
+            dialect=self.dialect,
+            key=key,
+            version=version,
+            request=request,
+            raw_request=raw,
+            headers=headers,
+            trajectory_id=trajectory_id,
+        )
+
+
+async def find_version(desk: Desk, key: KeyRoute, model: str) -> VersionRoute:
+    """Return the weights that the key means by `model`; raises ApiError (404) that lists what it could mean."""
+    version = await desk.routes.find_version(key.project_id, model)
+    if version is None:
+        policy = desk.routes.snapshot.policies.get(key.project_id)
+        raise unknown_model(model, known=list(policy.names()) if policy else [])
+    return version
