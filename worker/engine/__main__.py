@@ -5,8 +5,17 @@ import os
 import sys
 from pathlib import Path
 
-from worker.engine.launch import EngineSettings, EngineSettingsError, build_command, count_cores, detect_device
+from worker.engine.launch import (
+    EngineSettings,
+    EngineSettingsError,
+    build_command,
+    count_cores,
+    detect_device,
+    detect_dtype,
+)
 from worker.engine.process import run_to_the_end
+
+CPU_NICENESS = 10  # without a GPU, engine and trainer share the cores, and vLLM's workers spin between calls
 
 
 def parse_settings(arguments: list[str] | None = None) -> EngineSettings:
@@ -15,7 +24,7 @@ def parse_settings(arguments: list[str] | None = None) -> EngineSettings:
     parser.add_argument("--model", type=Path, required=True, help="model folder")
     parser.add_argument("--served-name", required=True, help="name of the base model in requests")
     parser.add_argument("--port", type=int, required=True)
-    parser.add_argument("--dtype", choices=["bfloat16", "float32"], default="bfloat16")
+    parser.add_argument("--dtype", choices=["bfloat16", "float32"], default=detect_dtype())
     parser.add_argument("--max-model-len", type=int, default=2048, help="tokens of prompt and answer together")
     parser.add_argument("--max-loras", type=int, default=4, help="adapters that can answer at the same moment")
     parser.add_argument("--max-lora-rank", type=int, default=32)
@@ -30,7 +39,10 @@ def parse_settings(arguments: list[str] | None = None) -> EngineSettings:
 
 def main() -> int:
     """Serve until told to stop; return vLLM's exit code."""
-    argv, environment = build_command(parse_settings(), python=sys.executable, base_env=dict(os.environ))
+    settings = parse_settings()
+    argv, environment = build_command(settings, python=sys.executable, base_env=dict(os.environ))
+    if settings.device == "cpu":
+        os.nice(CPU_NICENESS)
     return run_to_the_end(argv, environment)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from worker.engine.__main__ import parse_settings
-from worker.engine.launch import EngineSettings, EngineSettingsError, build_command
+from worker.engine.launch import EngineSettings, EngineSettingsError, build_command, choose_dtype
 from worker.engine.models.chat_template_path import CHAT_TEMPLATE
 
 
@@ -108,3 +108,23 @@ def test_the_command_line_becomes_settings(model: Path) -> None:
     words = ["--model", str(model), "--served-name", "base", "--port", "8101", "--dtype", "float32", "--max-loras", "8"]
     engine_settings = parse_settings(words)
     assert (engine_settings.port, engine_settings.dtype, engine_settings.max_loras) == (8101, "float32", 8)
+
+
+@pytest.mark.parametrize(
+    ("line", "dtype"),
+    [
+        ("flags\t\t: fpu avx512f avx512_bf16 amx_tile", "bfloat16"),
+        ("flags\t\t: fpu amx_bf16", "bfloat16"),
+        ("Features\t: fp asimd bf16 i8mm", "bfloat16"),
+        ("flags\t\t: fpu avx512f avx512_vnni", "float32"),
+    ],
+)
+def test_a_cpu_that_would_emulate_bfloat16_gets_float32(line: str, dtype: str, tmp_path: Path) -> None:
+    cpuinfo = tmp_path / "cpuinfo"
+    cpuinfo.write_text(f"model name\t: some CPU\n{line}\n")
+    assert choose_dtype("cpu", cpuinfo=cpuinfo) == dtype
+    assert choose_dtype("cuda", cpuinfo=cpuinfo) == "bfloat16"
+
+
+def test_a_cpu_that_nothing_is_known_of_gets_float32(tmp_path: Path) -> None:
+    assert choose_dtype("cpu", cpuinfo=tmp_path / "missing") == "float32"
