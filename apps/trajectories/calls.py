@@ -11,8 +11,9 @@ from typing import Any
 
 from apps.core.contracts.arrays import ID_BYTES
 from apps.trajectories import messages as chat
-from apps.trajectories.messages import Message, hash_text
-from apps.trajectories.models import Exchange, ExchangeStatus, SideCall
+from apps.trajectories.marks import Marks, read_marks, read_raw_body
+from apps.trajectories.messages import Message, hash_bytes, hash_text
+from apps.trajectories.models import Exchange, ExchangeStatus
 from apps.trajectories.sessions import Story, read_story
 
 CHAT = "chat"  # the dialect whose own request and answer are in chat form
@@ -52,9 +53,7 @@ class Call:
     tools: list[Any]
     answers: list[Answer]
     sampling: Sampling
-    is_session_named_by_client: bool
-    """The client put its session's name there by itself, so its side calls bear it too."""
-    retry_count: int
+    marks: Marks
     body_digest: str
 
     @cached_property
@@ -62,15 +61,20 @@ class Call:
         return read_story(self.messages)
 
     @property
+    def is_failed(self) -> bool:
+        """Whether the client did not get the whole answer."""
+        return self.exchange.status != ExchangeStatus.COMPLETE
+
+    @cached_property
     def tools_json(self) -> str:
         """The tool definitions in one canonical spelling, "" when there are none."""
         return chat.dump_json(self.tools) if self.tools else ""
 
-    @property
+    @cached_property
     def tools_digest(self) -> str:
         return hash_text(self.tools_json) if self.tools else ""
 
-    @property
+    @cached_property
     def chain(self) -> str:
         """Calls of one chain have the same system text and tools."""
         return hash_text(chat.system_text(self.messages), self.tools_digest)
@@ -80,22 +84,22 @@ def read_call(exchange: Exchange) -> Call:
     """Return the call; raises UnreadableExchange when an answered one does not have the chat shape."""
     is_failed = exchange.status == ExchangeStatus.ERROR
     body = _read_object(_chat_request(exchange), what="request", is_optional=is_failed)
-    headers = {name.lower(): value for name, value in _read_object(exchange.headers, what="headers").items()}
+    headers = {name.lower(): str(value) for name, value in _read_object(exchange.headers, what="headers").items()}
     messages = body.get("messages", [])
     if not isinstance(messages, list):
         if not is_failed:
             raise UnreadableExchange("the request's messages are not a list")
         messages = []
     tools = body.get("tools")
+    request = bytes(exchange.request)
     return Call(
         exchange=exchange,
         messages=messages,
         tools=tools if isinstance(tools, list) else [],
         answers=_read_answers(exchange),
         sampling=_read_sampling(exchange),
-        is_session_named_by_client=exchange.session_key != headers.get("x-session-id"),
-        retry_count=_read_count(headers.get("x-stainless-retry-count", "")),
-        body_digest=hash_text(bytes(exchange.request).decode("latin-1")),
+        marks=read_marks(headers, read_raw_body(request), session_key=exchange.session_key),
+        body_digest=hash_bytes(request),
     )
 
 
@@ -192,36 +196,3 @@ def _read_sampling(exchange: Exchange) -> Sampling:
 def _number(values: Mapping[str, Any], name: str, default: float) -> float:
     value = values.get(name)
     return value if isinstance(value, (int, float)) else default
-
-
-def _read_count(text: str) -> int:
-    return int(text) if text.isascii() and text.isdigit() and len(text) < 9 else 0
-
-
-# Texts by which clients' calls beside the conversation are known: first where they stand, then what they say.
-_SYSTEM_TEXTS = (
-    ("You are a title generator", SideCall.TITLE),
-    ("You are naming a coding session", SideCall.TITLE),
-    ("context summarization assistant", SideCall.COMPACTION),
-    ("managed memory extraction subagent", SideCall.FLUSH),
-)
-_USER_TEXTS = (
-    ("Pre-compaction memory flush", SideCall.FLUSH),
-    ("CONTEXT CHECKPOINT COMPACTION", SideCall.COMPACTION),
-    ("CRITICAL: Respond with TEXT ONLY", SideCall.COMPACTION),
-    ("Follow the heartbeat monitor scratch context", SideCall.HEARTBEAT),
-)
-_SUBAGENT_TEXT = "[Subagent Context] You are running as a subagent"
-
-
-def recognise_side_call(messages: list[Message]) -> SideCall:
-    """Return which side call this is by the texts that clients are known to send, NONE for the main chain."""
-    system = chat.system_text(messages)
-    last = chat.last_user_text(messages)
-    known = [kind for text, kind in _SYSTEM_TEXTS if text in system] + [
-        kind for text, kind in _USER_TEXTS if text in last
-    ]
-    if known:
-        return known[0]
-    users = (chat.unwrap_text(chat.text_of(message)) for message in messages if chat.role_of(message) == "user")
-    return SideCall.SUBAGENT if any(text.startswith(_SUBAGENT_TEXT) for text in users) else SideCall.NONE

@@ -68,6 +68,7 @@ def _make_step(call: Call, answer: Answer, *, place: Place, context: Context) ->
         choice=answer.choice,
         parent_id=place.parent_id,
         chain=call.chain,
+        epoch=call.marks.epoch,
         side_call=place.side_call,
         response_id=exchange.response_id,
         shared_tokens=shared_tokens,
@@ -77,9 +78,7 @@ def _make_step(call: Call, answer: Answer, *, place: Place, context: Context) ->
         shared_messages=shared_messages,
         tail_messages=tail_messages,
         answer=json.dumps(answer.message, separators=(",", ":")).encode(),
-        answer_digests=sessions.step_digests(
-            place.scope, story=call.story, answer=answer.message, body_digest=call.body_digest
-        ),
+        answer_digests=_digest_step(call, answer, scope=place.scope),
         tools_digest=call.tools_digest,
         n_prompt_tokens=len(prompt) // ID_BYTES,
         n_completion_tokens=len(answer.token_ids) // ID_BYTES,
@@ -94,6 +93,15 @@ def _make_step(call: Call, answer: Answer, *, place: Place, context: Context) ->
         started_at=exchange.started_at,
         ended_at=exchange.ended_at,
     )
+
+
+def _digest_step(call: Call, answer: Answer, *, scope: str) -> list[str]:
+    digests = sessions.step_digests(
+        scope, story=call.story, answer=answer.message, body_digest=call.body_digest, is_failed=call.is_failed
+    )
+    if call.marks.trace_id:
+        digests.append(sessions.scoped(call.exchange.key_id, sessions.TRACE, call.marks.trace_id))
+    return digests
 
 
 def _count_in(call: Call, trajectory: Trajectory, steps: list[Step]) -> None:

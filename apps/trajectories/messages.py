@@ -8,6 +8,7 @@ import hashlib
 import json
 import re
 from collections.abc import Iterable, Sequence
+from itertools import takewhile
 from typing import Any
 
 Message = Any  # what stands in a request's `messages`: a dict, if the client is sane
@@ -15,6 +16,8 @@ Message = Any  # what stands in a request's `messages`: a dict, if the client is
 TITLE_LENGTH = 200
 # OpenClaw ends every request with this block and leaves it out of the next one.
 _TRANSIENT = re.compile(r"<<<BEGIN_OPENCLAW_INTERNAL_CONTEXT>>>.*?<<<END_OPENCLAW_INTERNAL_CONTEXT>>>", re.DOTALL)
+# Claude Code's first line of system text: it counts words of the conversation and changes with them.
+_BILLING = re.compile(r"\A\s*x-anthropic-billing-header:[^\n]*\n*")
 # What OpenClaw writes around the user's own words; they stay in its history, so comparing leaves them in.
 _STAMP = re.compile(r"^\[[A-Z][a-z]{2} \d{4}-\d{2}-\d{2} \d{2}:\d{2} [^\]\s]{1,12}\] ")
 _RUNTIME = re.compile(r"\n\nRuntime: agent=[^\n]*sessionId=[^\n]*\s*$")
@@ -31,6 +34,11 @@ def hash_text(*parts: str) -> str:
     return digest.hexdigest()
 
 
+def hash_bytes(data: bytes) -> str:
+    """Return 32 hex digits over the bytes."""
+    return hashlib.blake2b(data, digest_size=16).hexdigest()
+
+
 def dump_json(value: Any) -> str:
     """Return one canonical spelling, ASCII only, so that equal text means equal value."""
     return json.dumps(value, separators=(",", ":"))
@@ -44,8 +52,7 @@ def role_of(message: Message) -> str:
 
 def text_of(message: Message) -> str:
     """Return the message's text without what the client takes out again in its next request."""
-    content = message.get("content") if isinstance(message, dict) else None
-    return "\n".join(text for kind, text in _content_parts(content) if kind == "text")
+    return "\n".join(text for kind, text in _content_parts(message) if kind == "text")
 
 
 def call_ids_of(message: Message) -> list[str]:
@@ -61,7 +68,7 @@ def digest_message(message: Message) -> str | None:
     """
     if not isinstance(message, dict):
         return hash_text("odd", dump_json(message))
-    parts = _content_parts(message.get("content"))
+    parts = _content_parts(message)
     role = role_of(message)
     if role == "user" and not parts and message.get("content"):
         return None
@@ -84,8 +91,12 @@ def chain_digests(digests: Sequence[str]) -> list[str]:
 
 
 def system_text(messages: Iterable[Message]) -> str:
-    """Return the text of all system messages."""
-    return "\n".join(text_of(message) for message in messages if role_of(message) == "system")
+    """Return the text of the system messages that the request begins with (Claude Code has more of them later)."""
+    return "\n".join(text_of(message) for message in takewhile(_is_system, messages))
+
+
+def _is_system(message: Message) -> bool:
+    return role_of(message) == "system"
 
 
 def last_user_text(messages: Sequence[Message]) -> str:
@@ -112,19 +123,21 @@ def clean_text(text: str) -> str:
     return _NOT_STORABLE.sub("", text)
 
 
-def _content_parts(content: Any) -> list[tuple[str, str]]:
+def _content_parts(message: Message) -> list[tuple[str, str]]:
     """Return ("text", its text) and ("other", canonical JSON) for each part that says something lasting."""
+    content = message.get("content") if isinstance(message, dict) else None
     if content is None:
         return []
     parts = content if isinstance(content, list) else [content]
-    found = (_comparable_part(part) for part in parts)
+    changing = _BILLING if _is_system(message) else _TRANSIENT
+    found = (_comparable_part(part, changing=changing) for part in parts)
     return [(kind, text) for kind, text in found if text]
 
 
-def _comparable_part(part: Any) -> tuple[str, str]:
+def _comparable_part(part: Any, *, changing: re.Pattern[str]) -> tuple[str, str]:
     text = part.get("text") if isinstance(part, dict) else part
     if isinstance(text, str):
-        return "text", _TRANSIENT.sub("", text)
+        return "text", changing.sub("", text)
     if isinstance(part, dict):
         part = {key: value for key, value in part.items() if key != "cache_control"}
     return "other", json.dumps(part, separators=(",", ":"), sort_keys=True)

@@ -3,6 +3,7 @@
 from django.contrib.postgres.fields import ArrayField
 from django.contrib.postgres.indexes import GinIndex
 from django.db import models
+from django.db.models.functions import MD5
 from django.utils import timezone
 
 from apps.accounts.models import Agent, ApiKey, Project
@@ -75,6 +76,11 @@ class Exchange(models.Model):
         indexes = [
             models.Index(fields=["id"], condition=models.Q(folded_at=None), name="exchange_unfolded"),
             models.Index(fields=["response_id"], condition=~models.Q(response_id=""), name="exchange_by_response"),
+            models.Index(
+                MD5("prompt_token_ids", output_field=models.CharField()),
+                condition=models.Q(dialect="generate"),
+                name="generation_by_prompt",
+            ),
         ]
 
     def __str__(self) -> str:
@@ -99,6 +105,9 @@ class Trajectory(models.Model):
     agent = models.ForeignKey(Agent, on_delete=models.PROTECT, related_name="trajectories")
     key = models.ForeignKey(ApiKey, on_delete=models.SET_NULL, null=True, related_name="+")
     session_key = models.CharField(max_length=400, blank=True)
+    parent = models.ForeignKey(  # the session that started this one: it is a sub-agent's, or some background work
+        "self", on_delete=models.SET_NULL, null=True, blank=True, related_name="children"
+    )
     channel = models.CharField(max_length=10, choices=Channel.choices, default=Channel.TRAIN)
     group = models.CharField(max_length=100, blank=True)  # tries at one prompt share it
     metadata = models.JSONField(default=dict)
@@ -142,10 +151,12 @@ class SideCall(models.TextChoices):
 
     NONE = ""
     TITLE = "title"
-    FLUSH = "flush"
+    FLUSH = "flush"  # of memories, before a compaction
     COMPACTION = "compaction"
+    EXTRACTION = "extraction"  # of memories, from what was said
     HEARTBEAT = "heartbeat"
     SUBAGENT = "subagent"
+    ANNOUNCE = "announce"  # a sub-agent's result comes back to its parent
     OTHER = "other"
 
 
@@ -158,11 +169,12 @@ class Step(models.Model):
 
     id = models.CharField(primary_key=True, max_length=ID_MAX_LENGTH, default=new_step_id, editable=False)
     trajectory = models.ForeignKey(Trajectory, on_delete=models.CASCADE, related_name="steps")
-    exchange_id = models.CharField(max_length=ID_MAX_LENGTH)
+    exchange_id = models.CharField(max_length=ID_MAX_LENGTH)  # "subm_…": submitted, with no call of ours behind it
     choice = models.PositiveSmallIntegerField(default=0)
     index = models.PositiveIntegerField()  # order in the trajectory, from 0
     parent = models.ForeignKey("self", on_delete=models.CASCADE, null=True, blank=True, related_name="children")
     chain = models.CharField(max_length=64, blank=True)  # hash of system text and tools
+    epoch = models.PositiveIntegerField(null=True, blank=True)  # compactions before it, if the client counts them
     side_call = models.CharField(max_length=12, choices=SideCall.choices, default=SideCall.NONE, blank=True)
     version = models.ForeignKey(Version, on_delete=models.PROTECT, null=True, related_name="steps")
     response_id = models.CharField(max_length=80, blank=True)
@@ -186,6 +198,8 @@ class Step(models.Model):
     top_p = models.FloatField(default=1.0)
     top_k = models.IntegerField(default=-1)
     reward = models.FloatField(null=True)
+    client_step_id = models.CharField(max_length=100, blank=True)  # how its maker names a submitted step
+    metadata = models.JSONField(default=dict)
     started_at = models.DateTimeField()
     ended_at = models.DateTimeField()
 
@@ -200,6 +214,11 @@ class Step(models.Model):
         constraints = [
             models.UniqueConstraint(fields=["trajectory", "index"], name="step_index_is_unique"),
             models.UniqueConstraint(fields=["exchange_id", "choice"], name="exchange_is_folded_once"),
+            models.UniqueConstraint(
+                fields=["trajectory", "client_step_id"],
+                condition=~models.Q(client_step_id=""),
+                name="step_is_submitted_once",
+            ),
         ]
 
     def __str__(self) -> str:

@@ -6,16 +6,18 @@ from datetime import timedelta
 from functools import partial
 
 from apps.accounts.models import Agent, ApiKey
-from apps.trajectories import sessions
-from apps.trajectories.calls import Call, UnreadableExchange, recognise_side_call
+from apps.trajectories import lineage, sessions
+from apps.trajectories.calls import Call, UnreadableExchange
 from apps.trajectories.messages import make_title
-from apps.trajectories.models import ExchangeStatus, SideCall, Step, Trajectory
+from apps.trajectories.models import SideCall, Step, Trajectory
 from apps.trajectories.querysets import StepQuerySet
 from apps.trajectories.sessions import Candidate, Story
+from apps.trajectories.side_calls import is_rewritten_retry, recognise_side_call
 from apps.trajectories.trie import load_messages
 
 RETRY_WINDOW = timedelta(minutes=2)
-MAX_CANDIDATES = 20  # the latest; older ones with the same short answer are not worth the reads
+NOTICED_WITHIN = timedelta(seconds=1)  # the gateway may hear that a client is gone after it tries again
+MAX_CANDIDATES = 20  # older ones with the same short answer are not worth the reads
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,15 +40,19 @@ class Place:
 def find_place(call: Call, *, agent: Agent, key: ApiKey | None) -> Place:
     """Return the call's place. The trajectory, when there is one, is locked until the transaction ends."""
     if call.exchange.trajectory_id:
-        return _place_in_named_trajectory(call, agent=agent)
-    if call.exchange.session_key and key is not None:
-        return _place_in_named_session(call, agent=agent, key=key)
-    return _place_by_content(call, scope=call.exchange.key_id)
+        place = _place_in_named_trajectory(call, agent=agent)
+    elif call.exchange.session_key and key is not None:
+        place = _place_in_named_session(call, agent=agent, key=key)
+    else:
+        place = _place_by_content(call, key=key)
+    if place.trajectory is not None:
+        lineage.join_parent(place.trajectory, call, side_call=place.side_call)
+    return place
 
 
 def start_trajectory(call: Call, place: Place, *, agent: Agent, key: ApiKey | None) -> Trajectory:
     """Open the trajectory of a call that starts a session of its own."""
-    return Trajectory.objects.create(
+    trajectory = Trajectory(
         project_id=agent.project_id,
         agent=agent,
         key=key,
@@ -55,6 +61,9 @@ def start_trajectory(call: Call, place: Place, *, agent: Agent, key: ApiKey | No
         started_at=call.exchange.started_at,
         last_step_at=call.exchange.ended_at,
     )
+    trajectory.parent = lineage.find_parent(trajectory, call, side_call=place.side_call)
+    trajectory.save(force_insert=True)
+    return trajectory
 
 
 def _place_in_named_trajectory(call: Call, *, agent: Agent) -> Place:
@@ -66,12 +75,12 @@ def _place_in_named_trajectory(call: Call, *, agent: Agent) -> Place:
     if trajectory is None:
         raise UnreadableExchange(f"its trajectory {call.exchange.trajectory_id} no longer exists")
     is_late = not sessions.is_open_at(completed_at=trajectory.completed_at, moment=call.exchange.ended_at)
-    place = Place(scope=trajectory.id, trajectory=trajectory, is_late=is_late)
-    return _find_parent_in(place, call)
+    return _find_parent_in(Place(scope=trajectory.id, trajectory=trajectory, is_late=is_late), call)
 
 
 def _place_in_named_session(call: Call, *, agent: Agent, key: ApiKey) -> Place:
     name = call.exchange.session_key
+    scope = f"{key.id} {name}"
     trajectory = (
         Trajectory.objects.select_for_update()
         .open_at(call.exchange.ended_at)
@@ -80,16 +89,12 @@ def _place_in_named_session(call: Call, *, agent: Agent, key: ApiKey) -> Place:
         .first()
     )
     if trajectory is None:
-        return Place(scope=_session_scope(key, name), trajectory=None, session_key=name, side_call=_side_call(call))
-    place = _find_parent_in(Place(scope=_session_scope(key, name), trajectory=trajectory, session_key=name), call)
+        return Place(scope=scope, trajectory=None, session_key=name, side_call=_recognise(call))
+    place = _find_parent_in(Place(scope=scope, trajectory=trajectory, session_key=name), call)
     is_unknown = place.parent_id is None and place.side_call == SideCall.NONE
-    if is_unknown and call.is_session_named_by_client and _is_beside_main_chain(call, trajectory):
+    if is_unknown and call.marks.is_session_named_by_client and _is_beside_main_chain(call, trajectory):
         return replace(place, side_call=SideCall.OTHER)
     return place
-
-
-def _session_scope(key: ApiKey, name: str) -> str:
-    return f"{key.id} {name}"
 
 
 def _is_beside_main_chain(call: Call, trajectory: Trajectory) -> bool:
@@ -101,70 +106,105 @@ def _is_beside_main_chain(call: Call, trajectory: Trajectory) -> bool:
 def _find_parent_in(place: Place, call: Call) -> Place:
     """Find the parent inside a trajectory that the call named."""
     among = Step.objects.filter(trajectory=place.trajectory)
-    replaced = _find_replaced(call, scope=place.scope, among=among)
-    if replaced is not None:
-        parent_id = replaced.parent_id
-    else:
-        parent = sessions.find_parent(
-            place.scope, story=call.story, lookup=partial(_look_up, among=among), is_scope_one_session=True
-        )
-        parent_id = parent.step_id if parent else None
-    return replace(place, parent_id=parent_id, side_call=_side_call(call), replaces=replaced.id if replaced else None)
+    if call.marks.previous_response_id:
+        named = among.filter(response_id=call.marks.previous_response_id).for_placing().first()
+        if named is not None:
+            return _go_on_from(place, _as_candidate(named), call)
+    retry = _find_retry(place, call, among=among)
+    if retry is not None:
+        return retry
+    lookup = partial(_look_up, among=among)
+    parent = sessions.find_parent(place.scope, story=call.story, lookup=lookup, is_scope_one_session=True)
+    return _go_on_from(place, parent, call)
 
 
-def _place_by_content(call: Call, *, scope: str) -> Place:
+def _place_by_content(call: Call, *, key: ApiKey | None) -> Place:
     """Find the step that an unnamed call goes on from, among those of the same key."""
+    place = Place(scope=call.exchange.key_id, trajectory=None)
     among = Step.objects.in_trajectories_open_at(call.exchange.ended_at)
-    replaced = _find_replaced(call, scope=scope, among=among)
-    if replaced is not None:
-        return Place(
-            scope=scope,
-            trajectory=_lock(replaced.trajectory_id),
-            parent_id=replaced.parent_id,
-            replaces=replaced.id,
-            side_call=_side_call(call),
-        )
-    parent = sessions.find_parent(
-        scope, story=call.story, lookup=partial(_look_up, among=among), is_scope_one_session=False
-    )
+    if key is not None and call.marks.previous_response_id:
+        named = Step.objects.filter(response_id=call.marks.previous_response_id, trajectory__key=key)
+        if (step := named.for_placing().first()) is not None:
+            return _go_on_from(place, _as_candidate(step), call)
+    retry = _find_retry(place, call, among=among)
+    if retry is not None:
+        return retry
+    lookup = partial(_look_up, among=among)
+    parent = sessions.find_parent(place.scope, story=call.story, lookup=lookup, is_scope_one_session=False)
+    if parent is not None:
+        return _go_on_from(place, parent, call)
+    place = replace(place, side_call=_recognise(call))
+    if place.side_call in lineage.BACKGROUND:
+        session = lineage.find_traced_session(call)
+        return replace(place, trajectory=_lock(session.id) if session else None)
+    return place
+
+
+def _go_on_from(place: Place, parent: Candidate | None, call: Call) -> Place:
+    """Return the place behind `parent`, in its trajectory; at the root when there is none."""
+    side_call = _recognise(call)
     if parent is None:
-        return Place(scope=scope, trajectory=None, side_call=_side_call(call))
-    trajectory_id = Step.objects.values_list("trajectory_id", flat=True).get(pk=parent.step_id)
-    return Place(scope=scope, trajectory=_lock(trajectory_id), parent_id=parent.step_id, side_call=_side_call(call))
+        return replace(place, side_call=side_call)
+    if side_call == SideCall.NONE and parent.side_call and parent.chain == call.chain:
+        side_call = SideCall(parent.side_call)  # It goes on beside the main chain.
+    trajectory = place.trajectory or _lock(parent.trajectory_id)
+    return replace(place, trajectory=trajectory, parent_id=parent.step_id, side_call=side_call)
 
 
 def _lock(trajectory_id: str) -> Trajectory:
     return Trajectory.objects.select_for_update().get(pk=trajectory_id)
 
 
-def _side_call(call: Call) -> SideCall:
-    return recognise_side_call(call.messages)
+def _recognise(call: Call) -> SideCall:
+    return recognise_side_call(call.messages, call.marks)
+
+
+def _find_retry(place: Place, call: Call, *, among: StepQuerySet) -> Place | None:
+    """Return the place of a call that repeats one which failed: the same as that one's."""
+    failed = _find_replaced(call, scope=place.scope, among=among)
+    if failed is None:
+        return None
+    return replace(
+        place,
+        trajectory=place.trajectory or _lock(failed.trajectory_id),
+        parent_id=failed.parent_id,
+        side_call=SideCall(failed.side_call),
+        replaces=failed.id,
+    )
 
 
 def _find_replaced(call: Call, *, scope: str, among: StepQuerySet) -> Step | None:
-    """Return the step of the call that this one repeats: the same body, shortly after it failed."""
-    steps = among.found_by([sessions.scoped(scope, sessions.BODY, call.body_digest)]).filter(
-        ended_at__gte=call.exchange.started_at - RETRY_WINDOW, ended_at__lte=call.exchange.ended_at
+    """Return the step of the call that this one repeats, shortly after it failed.
+
+    The body is the same; OpenClaw alone rewrites it. A client that counts its retries may have missed an answer that
+    we think it got.
+    """
+    kind = sessions.BODY if call.marks.retry_count else sessions.FAILED
+    sought = [sessions.scoped(scope, kind, call.body_digest)]
+    if is_rewritten_retry(call.messages):
+        sought.append(sessions.scoped(scope, sessions.STEM, call.story.stem()))
+    steps = among.found_by(sought).filter(
+        # The same prompt may be sampled many times side by side: a retry begins when the call before has ended.
+        ended_at__range=(call.exchange.started_at - RETRY_WINDOW, call.exchange.started_at + NOTICED_WITHIN)
     )
-    if not call.retry_count:  # A client that counts its retries may have missed an answer that we think it got.
-        steps = steps.exclude(status=ExchangeStatus.COMPLETE)
     return steps.order_by("-started_at", "-id").first()
 
 
 def _look_up(digests: Sequence[str], *, among: StepQuerySet) -> list[Candidate]:
-    steps = list(among.found_by(digests).order_by("-started_at", "-id")[:MAX_CANDIDATES])
-    gone_on_from = Step.objects.gone_on_from([step.id for step in steps]) if len(steps) > 1 else set()
-    return [
-        Candidate(
-            step_id=step.id,
-            trajectory_id=step.trajectory_id,
-            order=step.id,
-            is_leaf=step.id not in gone_on_from,
-            load_story=partial(_load_story, step.id),
-            digests=frozenset(step.answer_digests),
-        )
-        for step in steps
-    ]
+    return [_as_candidate(step) for step in among.found_by(digests).for_placing()[:MAX_CANDIDATES]]
+
+
+def _as_candidate(step: Step) -> Candidate:
+    return Candidate(
+        step_id=step.id,
+        trajectory_id=step.trajectory_id,
+        order=step.id,
+        is_leaf=getattr(step, "is_leaf", False),
+        chain=step.chain,
+        side_call=step.side_call,
+        load_story=partial(_load_story, step.id),
+        digests=frozenset(step.answer_digests),
+    )
 
 
 def _load_story(step_id: str) -> Story:

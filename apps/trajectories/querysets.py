@@ -78,10 +78,15 @@ class StepQuerySet(models.QuerySet["Step"]):
         """Steps that have any of the digests of `sessions.step_digests`."""
         return self.filter(answer_digests__overlap=list(digests))
 
-    def gone_on_from(self, step_ids: Sequence[str]) -> set[str]:
-        """Which of these steps a step of the main chain goes on from."""
-        children = self.filter(parent_id__in=step_ids, side_call="")
-        return {parent_id for parent_id in children.values_list("parent_id", flat=True) if parent_id}
+    def for_placing(self) -> "StepQuerySet":
+        """What placing needs of them, with `is_leaf`: no step of the main chain goes on from it. Leaves come first, so
+        that of many equal conversations the first few are worth looking at; then the latest."""
+        children = self.model.objects.filter(parent_id=OuterRef("id"), side_call="")
+        return (
+            self.only("trajectory_id", "answer_digests", "chain", "side_call")
+            .annotate(is_leaf=~Exists(children))
+            .order_by("-is_leaf", "-started_at", "-id")
+        )
 
     def in_trajectories_open_at(self, moment: datetime) -> "StepQuerySet":
         """Steps of trajectories that a call which ended then may go on with."""

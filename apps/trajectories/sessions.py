@@ -2,12 +2,12 @@
 
 Calls that name their trajectory or session are placed by that name (`placing.py`); inside it, and for all other calls,
 this decides. In order: the *anchor*, that is, the last assistant item of the request is something we returned (by the
-whole history up to it, else by a tool-call id of ours, else by its text; of several the one with the longest common
-history); the longest history that an earlier request had; else it is new. Never by exact prefix alone: real clients
-rewrite, cut and re-order what they send.
+whole history up to it, else by a tool-call id of ours, else by its text and what was said just before); the longest
+beginning of the history that an earlier call had; else it is new. Never by exact prefix alone: real clients rewrite,
+cut and re-order what they send.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cached_property
@@ -15,9 +15,17 @@ from functools import cached_property
 from apps.trajectories import messages as chat
 from apps.trajectories.messages import Message, hash_text
 
-STATE, CALL, TEXT, HISTORY, BODY = "state", "call", "text", "history", "body"
+# What a step is found by. STATE: its whole history and answer; TALK: the same without system messages; TURN: the last
+# message and the answer's text; TEXT: the answer's text; CALL: an id of its tool calls; HISTORY: what it was asked.
+STATE, TALK, TURN, TEXT, CALL, HISTORY = "state", "talk", "turn", "text", "call", "history"
+# What a retry is found by. BODY: the request's bytes; FAILED: the same, of a call that failed; STEM: of such a call,
+# the history before its last user message.
+BODY, FAILED, STEM = "body", "failed", "stem"
+# What work for a session is found by, under the scope of its key: the client's trace id.
+TRACE = "trace"
 
 _UNIQUE_ID_LENGTH = 16  # an id of ours is longer; a shorter one may be some client's own "call_1"
+_N_LONGEST = 16
 _TELLING_TEXT_LENGTH = 64  # a shorter answer ("OK") is given in many sessions
 
 
@@ -27,37 +35,52 @@ class Story:
 
     digests: tuple[str, ...]
     roles: tuple[str, ...]
-    last_answer: Message | None
-    last_answer_at: int  # its place in `digests`, -1 when there is none
+    answers: dict[int, Message]
+    """The assistant items by their place in `digests`."""
+
+    @property
+    def last_answer_at(self) -> int:
+        """The place of the last assistant item, -1 when there is none."""
+        return max(self.answers, default=-1)
+
+    @property
+    def last_answer(self) -> Message | None:
+        return self.answers.get(self.last_answer_at)
 
     @cached_property
     def chained(self) -> list[str]:
         """Entry k stands for the first k messages."""
         return chat.chain_digests(self.digests)
 
-    def before_answer(self) -> tuple[str, ...]:
-        """What came before the last assistant item, without system messages (their text may hold today's date)."""
-        return _without_system(self.digests[: self.last_answer_at], self.roles)
+    @cached_property
+    def talk(self) -> tuple[str, ...]:
+        """The messages without system ones (their text may hold today's date)."""
+        return self._without_system(self.digests)
+
+    def talk_before_answer(self) -> tuple[str, ...]:
+        """What came before the last assistant item, without system messages."""
+        return self._without_system(self.digests[: self.last_answer_at])
 
     def system(self) -> tuple[str, ...]:
         return tuple(digest for digest, role in zip(self.digests, self.roles, strict=True) if role == "system")
+
+    def stem(self) -> str:
+        """A digest of what came before the last message if that is the user's, "" if it is not."""
+        return self.chained[-2] if self.roles and self.roles[-1] == "user" else ""
+
+    def _without_system(self, digests: Sequence[str]) -> tuple[str, ...]:
+        return tuple(digest for digest, role in zip(digests, self.roles, strict=False) if role != "system")
 
 
 def read_story(messages: Sequence[Message]) -> Story:
     """Return the comparable form of a request's messages."""
     kept = [(message, digest) for message in messages if (digest := chat.digest_message(message)) is not None]
     roles = tuple(chat.role_of(message) for message, _ in kept)
-    last = max((at for at, role in enumerate(roles) if role == "assistant"), default=-1)
     return Story(
         digests=tuple(digest for _, digest in kept),
         roles=roles,
-        last_answer=kept[last][0] if last >= 0 else None,
-        last_answer_at=last,
+        answers={at: message for at, (message, _) in enumerate(kept) if roles[at] == "assistant"},
     )
-
-
-def _without_system(digests: Sequence[str], roles: Sequence[str]) -> tuple[str, ...]:
-    return tuple(digest for digest, role in zip(digests, roles, strict=False) if role != "system")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,11 +92,14 @@ class Candidate:
     order: str  # sorts by time
     is_leaf: bool  # no step of the main chain goes on from it yet
     load_story: Callable[[], Story]
+    chain: str = ""
+    side_call: str = ""
     digests: frozenset[str] = field(default=frozenset())
 
 
 Lookup = Callable[[Sequence[str]], list[Candidate]]
-"""Returns the latest steps that have any of the digests."""
+"""Returns steps that have any of the digests: a bounded number, those that nobody has gone on from first, then the
+latest."""
 
 
 def scoped(scope: str, kind: str, value: str) -> str:
@@ -81,15 +107,26 @@ def scoped(scope: str, kind: str, value: str) -> str:
     return hash_text(scope, kind, value)
 
 
-def step_digests(scope: str, *, story: Story, answer: Message, body_digest: str) -> list[str]:
+def step_digests(scope: str, *, story: Story, answer: Message, body_digest: str, is_failed: bool = False) -> list[str]:
     """Return everything by which a later request may find this step."""
-    history = story.chained[-1]
     answer_digest = chat.digest_message(answer) or ""
-    found = [scoped(scope, STATE, hash_text(history, answer_digest)), scoped(scope, HISTORY, history)]
-    found += [scoped(scope, CALL, call_id) for call_id in chat.call_ids_of(answer)]
+    found = [(HISTORY, story.chained[-1]), (BODY, body_digest)]
+    # As the chain of a later request goes on: its entry for our messages and the answer to them.
+    found += [(STATE, hash_text(story.chained[-1], answer_digest)), (TALK, _talk(story.talk, answer_digest))]
+    found += [(CALL, call_id) for call_id in chat.call_ids_of(answer)]
     if text := chat.digest_answer_text(answer):
-        found.append(scoped(scope, TEXT, text))
-    return [*found, scoped(scope, BODY, body_digest)]
+        found += [(TEXT, text), (TURN, _turn(story.talk, text))]
+    if is_failed:
+        found += [(FAILED, body_digest), (STEM, story.stem())]
+    return [scoped(scope, kind, value) for kind, value in found]
+
+
+def _talk(talk: Sequence[str], answer_digest: str) -> str:
+    return hash_text(*talk, answer_digest)
+
+
+def _turn(talk: Sequence[str], answer_text_digest: str) -> str:
+    return hash_text(talk[-1] if talk else "", answer_text_digest)
 
 
 def find_parent(scope: str, *, story: Story, lookup: Lookup, is_scope_one_session: bool) -> Candidate | None:
@@ -100,12 +137,12 @@ def find_parent(scope: str, *, story: Story, lookup: Lookup, is_scope_one_sessio
     if story.last_answer is not None:
         found = (
             _find_by_state(scope, story, lookup)
-            or _find_by_call(scope, story, lookup)
-            or _find_by_text(scope, story, lookup, is_scope_one_session=is_scope_one_session)
+            or _find_by_call(scope, story, lookup, is_scope_one_session=is_scope_one_session)
+            or _find_by_talk(scope, story, lookup, is_scope_one_session=is_scope_one_session)
         )
         if found is not None:
             return found
-    return _find_by_history(scope, story, lookup, is_scope_one_session=is_scope_one_session)
+    return _find_by_beginning(scope, story, lookup, is_scope_one_session=is_scope_one_session)
 
 
 def _find_by_state(scope: str, story: Story, lookup: Lookup) -> Candidate | None:
@@ -115,49 +152,73 @@ def _find_by_state(scope: str, story: Story, lookup: Lookup) -> Candidate | None
     return max(found, key=lambda candidate: (candidate.is_leaf, candidate.order), default=None)
 
 
-def _find_by_call(scope: str, story: Story, lookup: Lookup) -> Candidate | None:
+def _find_by_call(scope: str, story: Story, lookup: Lookup, *, is_scope_one_session: bool) -> Candidate | None:
     call_ids = chat.call_ids_of(story.last_answer)
     found = lookup([scoped(scope, CALL, call_id) for call_id in call_ids]) if call_ids else []
-    if len(found) == 1 and all(len(call_id) >= _UNIQUE_ID_LENGTH for call_id in call_ids):
+    if len(found) == 1 and all(_is_unique(call_id) for call_id in call_ids):
         return found[0]
-    return _best_by_history(story, found, accepts=lambda overlap: overlap.prefix >= 1 or overlap.suffix >= 1)
+
+    def accepts(overlap: Overlap) -> bool:
+        return is_scope_one_session or overlap.prefix >= 1 or overlap.suffix >= 1
+
+    return _best_by_history(story, found, accepts=accepts)
 
 
-def _find_by_text(scope: str, story: Story, lookup: Lookup, *, is_scope_one_session: bool) -> Candidate | None:
-    digest = chat.digest_answer_text(story.last_answer)
-    if not digest:
-        return None
-    found = lookup([scoped(scope, TEXT, digest)])
-    if is_scope_one_session and len(found) == 1 and found[0].is_leaf:
-        return found[0]  # Nothing else is left of the history when a client has compacted all of it but our answer.
+def _is_unique(call_id: str) -> bool:
+    return len(call_id) >= _UNIQUE_ID_LENGTH
+
+
+def _find_by_talk(scope: str, story: Story, lookup: Lookup, *, is_scope_one_session: bool) -> Candidate | None:
+    """The client has changed its system text, or left something out that was said long before."""
+    text = chat.digest_answer_text(story.last_answer)
+    before = story.talk_before_answer()
+    answer = story.digests[story.last_answer_at]
+    found = lookup([scoped(scope, TALK, _talk(before, answer))])
+    if not found and text and before:
+        found = lookup([scoped(scope, TURN, _turn(before, text))])
     is_telling = is_scope_one_session or len(chat.text_of(story.last_answer)) >= _TELLING_TEXT_LENGTH
 
     def accepts(overlap: Overlap) -> bool:
         return overlap.suffix >= 1 and (is_telling or overlap.is_same_system or overlap.suffix >= 2)
 
-    return _best_by_history(story, found, accepts=accepts)
+    if best := _best_by_history(story, found, accepts=accepts):
+        return best
+    if is_scope_one_session and text:
+        # Nothing else is left of the history when a client has compacted all of it but our answer.
+        found = lookup([scoped(scope, TEXT, text)])
+        return found[0] if len(found) == 1 and found[0].is_leaf else None
+    return None
 
 
-def _find_by_history(scope: str, story: Story, lookup: Lookup, *, is_scope_one_session: bool) -> Candidate | None:
-    """The request begins with all of an earlier request (a client that rewrites what we answered)."""
-    # Outside a named session something must have been answered, and asked, before: else every greeting is one session.
-    lengths = [
-        length
-        for length in range(len(story.digests) - 1, 0, -1)
-        if "user" in story.roles[:length] and (is_scope_one_session or _is_answered(story, length))
-    ]
-    by_digest = {scoped(scope, HISTORY, story.chained[length]): length for length in lengths}
-    found = lookup(list(by_digest)) if by_digest else []
+def _find_by_beginning(scope: str, story: Story, lookup: Lookup, *, is_scope_one_session: bool) -> Candidate | None:
+    """The request begins with all of an earlier call (a client that rewrites what we answered, a call that we lack)."""
+    lengths = dict(_beginnings(scope, story, is_scope_one_session=is_scope_one_session))
+    longest_first = sorted(lengths, key=lambda digest: -lengths[digest])
+    # In two goes: many sessions may share a short beginning, and only so many candidates come back.
+    found = (lookup(longest_first[:_N_LONGEST]) if lengths else []) or (
+        lookup(longest_first[_N_LONGEST:]) if len(lengths) > _N_LONGEST else []
+    )
 
     def rank(candidate: Candidate) -> tuple[int, bool, str]:
-        length = max(by_digest.get(digest, 0) for digest in candidate.digests)
+        length = max(lengths.get(digest, 0) for digest in candidate.digests)
         return length, candidate.is_leaf, candidate.order
 
     return max(found, key=rank, default=None)
 
 
-def _is_answered(story: Story, length: int) -> bool:
-    return length < len(story.roles) and story.roles[length] == "assistant"
+def _beginnings(scope: str, story: Story, *, is_scope_one_session: bool) -> Iterator[tuple[str, int]]:
+    """Yield what an earlier call may be found by and how many messages of the request it would account for."""
+    for at, answer in story.answers.items():
+        if at < story.last_answer_at:
+            yield scoped(scope, STATE, story.chained[at + 1]), at + 1
+            for call_id in chat.call_ids_of(answer):
+                if is_scope_one_session or _is_unique(call_id):
+                    yield scoped(scope, CALL, call_id), at + 1
+    # Outside a named session something must have been answered, and asked, before: else every greeting is one session.
+    first_user = next((at for at, role in enumerate(story.roles) if role == "user"), len(story.roles))
+    for length in range(first_user + 1, len(story.digests)):
+        if is_scope_one_session or length in story.answers:
+            yield scoped(scope, HISTORY, story.chained[length]), length
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -171,8 +232,7 @@ class Overlap:
 
 def measure_overlap(story: Story, earlier: Story) -> Overlap:
     """Compare what came before the request's last assistant item with the whole of an earlier request."""
-    mine = story.before_answer()
-    theirs = _without_system(earlier.digests, earlier.roles)
+    mine, theirs = story.talk_before_answer(), earlier.talk
     return Overlap(
         prefix=_common_length(mine, theirs),
         suffix=_common_length(mine[::-1], theirs[::-1]),

@@ -1,0 +1,73 @@
+"""Recognises the calls that clients make beside the conversation: titles, compactions, heartbeats, sub-agents. Pure.
+
+By the client's own mark where there is one, else by the texts that clients are known to send. A call whose kind nobody
+knows is recognised in `placing.py`, by what it has not in common with its session.
+"""
+
+import re
+from collections.abc import Sequence
+
+from apps.trajectories import messages as chat
+from apps.trajectories.marks import Marks
+from apps.trajectories.messages import Message
+from apps.trajectories.models import SideCall
+
+# Where the text stands, then what it says. The texts are the beginnings of longer ones.
+_SYSTEM_TEXTS = (
+    ("You are a title generator", SideCall.TITLE),
+    ("You are naming a coding session", SideCall.TITLE),
+    ("context summarization assistant", SideCall.COMPACTION),
+    ("managed memory extraction subagent", SideCall.EXTRACTION),
+)
+_USER_TEXTS = (
+    ("Pre-compaction memory flush", SideCall.FLUSH),
+    ("CONTEXT CHECKPOINT COMPACT", SideCall.COMPACTION),
+    ("CRITICAL: Respond with TEXT ONLY", SideCall.COMPACTION),
+    ("Follow the heartbeat monitor scratch context", SideCall.HEARTBEAT),
+)
+_KINDS = {  # as Codex names them
+    "compaction": SideCall.COMPACTION,
+    "compact": SideCall.COMPACTION,
+    "memory_consolidation": SideCall.EXTRACTION,
+}
+_OPENCLAW = "openclaw:attempt"  # stands in the system text of every turn of OpenClaw's
+_ANNOUNCE = "A background task com"
+_SUBAGENT = "[Subagent Context]"
+_DEPTH = re.compile(r"\[Subagent Context\][^\n]{0,80}\(depth (\d{1,2})/")
+_QUEUED = "[Queued user message from a previous active turn"
+_CONTINUE = "Continue the current task from the existing transcript"
+
+
+def recognise_side_call(messages: Sequence[Message], marks: Marks) -> SideCall:
+    """Return which side call this is, NONE for the main chain or one of a kind that no client is known for."""
+    if marks.kind in _KINDS:
+        return _KINDS[marks.kind]
+    system = chat.system_text(messages)
+    last = chat.last_user_text(messages)
+    known = [kind for text, kind in _SYSTEM_TEXTS if text in system]
+    known += [kind for text, kind in _USER_TEXTS if text in last]
+    if known:
+        return known[0]
+    if _OPENCLAW in system and chat.unwrap_text(last).startswith(_ANNOUNCE):
+        return SideCall.ANNOUNCE
+    return SideCall.SUBAGENT if marks.is_subagent or _is_told_to_be_subagent(messages) else SideCall.NONE
+
+
+def _is_told_to_be_subagent(messages: Sequence[Message]) -> bool:
+    users = (chat.unwrap_text(chat.text_of(message)) for message in messages if chat.role_of(message) == "user")
+    return any(text.startswith(_SUBAGENT) for text in users)
+
+
+def is_rewritten_retry(messages: Sequence[Message]) -> bool:
+    """Say whether the last thing said is the user's message as OpenClaw rewrites it after a failed call."""
+    lasting = [message for message in messages if chat.digest_message(message) is not None]
+    if not lasting or chat.role_of(lasting[-1]) != "user":
+        return False
+    text = chat.unwrap_text(chat.text_of(lasting[-1]))
+    return text.startswith(_QUEUED) or _CONTINUE in text
+
+
+def read_subagent_depth(messages: Sequence[Message]) -> int:
+    """Return how far below the main agent OpenClaw says that this one is; 1 when nobody says it."""
+    found = (_DEPTH.match(chat.unwrap_text(chat.text_of(message))) for message in messages)
+    return next((int(match.group(1)) for match in found if match), 1)
