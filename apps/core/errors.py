@@ -20,6 +20,13 @@ class InvalidInput(ServiceError):
     code = "invalid_input"
 
 
+class TooLarge(ServiceError):
+    """More came at once than one call may bring."""
+
+    status = 413
+    code = "request_too_large"
+
+
 class NotFound(ServiceError):
     """No such thing in this team: another team's id and a missing one look the same."""
 

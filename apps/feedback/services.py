@@ -4,6 +4,7 @@ Knows no HTTP; the arithmetic is in `scoring.py`.
 """
 
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from django.db import IntegrityError, transaction
@@ -76,6 +77,59 @@ def add_label(  # noqa: PLR0913 (a label's columns)
         label = _read_repeated(draft, project_id=trajectory.project_id)
     trajectory.refresh_from_db(fields=["reward"])
     return label
+
+
+@transaction.atomic
+def label_steps(*, caller: Caller, trajectory: Trajectory, values: Mapping[str, float]) -> None:
+    """Reward many steps of one trajectory at once, by id; what the author said of a step before is superseded.
+
+    Saying the same again adds no label. Raises what `add_label` raises.
+    """
+    _require_reviewer(caller, trajectory)
+    locked = Trajectory.objects.select_for_update().get(pk=trajectory.pk)
+    drafts = [_draft_reward(caller, trajectory, step_id=step_id, value=value) for step_id, value in values.items()]
+    for draft in drafts:
+        _check_draft(draft)
+    earlier = {label.step_id: label for label in _own_rewards(drafts)}
+    changed = [draft for draft in drafts if _value_of(earlier.get(draft.step_id)) != draft.value]
+    labels = Label.objects.bulk_create([_make_label(draft, locked) for draft in changed], batch_size=500)
+    superseded = [(earlier[label.step_id], label) for label in labels if label.step_id in earlier]
+    for old, new in superseded:
+        old.superseded_by = new
+    Label.objects.bulk_update([old for old, _ in superseded], ["superseded_by"], batch_size=500)
+    _recompute(locked)
+    trajectory.refresh_from_db(fields=["reward"])
+
+
+def _draft_reward(caller: Caller, trajectory: Trajectory, *, step_id: str, value: float) -> _Draft:
+    return _Draft(
+        caller=caller,
+        trajectory_id=trajectory.pk,
+        step_id=step_id,
+        value=value,
+        text="",
+        source=_choose_source(caller, None),
+        field=REWARD_FIELD,
+    )
+
+
+def _own_rewards(drafts: Sequence[_Draft]) -> LabelQuerySet:
+    """What the drafts' author said of their steps before; the drafts are of one author and one trajectory."""
+    steps = [draft.step_id for draft in drafts]
+    first = drafts[0]
+    return Label.objects.current().filter(
+        trajectory=first.trajectory_id,
+        step__in=steps,
+        value__isnull=False,
+        field=first.field,
+        source=first.source,
+        author=first.caller.user,
+        key=first.caller.key,
+    )
+
+
+def _value_of(label: Label | None) -> float | None:
+    return label.value if label is not None else None
 
 
 def take_back_label(*, caller: Caller, label: Label) -> Label:
@@ -198,7 +252,13 @@ def _own_labels(draft: _Draft) -> LabelQuerySet:
 
 
 def _insert(draft: _Draft, trajectory: Trajectory) -> Label:
-    return Label.objects.create(
+    label = _make_label(draft, trajectory)
+    label.save(force_insert=True)
+    return label
+
+
+def _make_label(draft: _Draft, trajectory: Trajectory) -> Label:
+    return Label(
         project_id=trajectory.project_id,
         trajectory=trajectory,
         step_id=draft.step_id,

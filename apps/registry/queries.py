@@ -1,5 +1,8 @@
 """What is read of policies, versions and engines, and by whom."""
 
+import re
+from collections.abc import Collection
+
 from apps.accounts.access import Caller
 from apps.accounts.models import Project
 from apps.core.errors import NotFound
@@ -23,6 +26,18 @@ def find_version(version_id: str, *, caller: Caller) -> Version:
     if version is None or caller.role_in(version.policy.project) is None:
         raise NotFound("no such version")
     return version
+
+
+def find_named_versions(policy: Policy, names: Collection[str]) -> dict[str, Version]:
+    """Return the policy's versions by the names that people and clients use: an id, `v3`, `slug@v3` or `3`."""
+    label = re.compile(rf"(?:(?:{re.escape(policy.slug)}@)?v)?(\d{{1,9}})", re.ASCII)
+    numbers = {name: int(found.group(1)) for name in names if (found := label.fullmatch(name))}
+    ids = {name for name in names if is_id(name, "ver")}
+    rows = list(Version.objects.filter(policy=policy, number__in=set(numbers.values())))
+    rows += Version.objects.filter(policy=policy, pk__in=ids)
+    by_number, by_id = {row.number: row for row in rows}, {row.pk: row for row in rows}
+    found_by = {**{name: by_id.get(name) for name in ids}, **{name: by_number.get(n) for name, n in numbers.items()}}
+    return {name: version for name, version in found_by.items() if version is not None}
 
 
 def list_versions(policy: Policy, *, before: str | None, limit: int) -> Page[Version]:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any
 
-from django.db import transaction
+from django.db import IntegrityError, transaction
 from django.utils import timezone
 
 from apps.accounts.access import Caller
@@ -46,7 +46,7 @@ def open_trajectory(
 ) -> Trajectory:
     """Open a trajectory that calls will name by its id."""
     metadata = dict(metadata or {})
-    _check_metadata(metadata)
+    check_metadata(metadata)
     trajectory = Trajectory.objects.create(
         project_id=agent.project_id, agent=agent, key=key, channel=channel, group=group, metadata=metadata
     )
@@ -54,12 +54,55 @@ def open_trajectory(
     return trajectory
 
 
-def _check_metadata(metadata: dict[str, Any]) -> None:
+def check_metadata(metadata: Mapping[str, Any], *, field: str = "metadata") -> None:
+    """Refuse what could be neither stored nor shown again."""
     if fault := find_fault(metadata):
-        raise InvalidInput(f"metadata: {fault}", field="metadata")
+        raise InvalidInput(f"{field}: {fault}", field=field)
     n_bytes = len(json.dumps(metadata))
     if n_bytes > MAX_METADATA_BYTES:
-        raise InvalidInput(f"metadata may have {MAX_METADATA_BYTES} bytes; this has {n_bytes}", field="metadata")
+        raise InvalidInput(f"{field} may have {MAX_METADATA_BYTES} bytes; this has {n_bytes}", field=field)
+
+
+@transaction.atomic
+def describe_trajectory(
+    *, trajectory: Trajectory, channel: str = "", group: str = "", metadata: Mapping[str, Any] | None = None
+) -> Trajectory:
+    """Say more of an open trajectory than was known when it was opened: what is given is set, metadata is added to.
+
+    Raises Conflict when it is complete: a run may have leased it as it was.
+    """
+    row = Trajectory.objects.select_for_update().get(pk=trajectory.pk)
+    if row.state != TrajectoryState.OPEN:
+        raise Conflict(f"the trajectory {row.pk} is complete")
+    row.metadata = {**row.metadata, **(metadata or {})}
+    check_metadata(row.metadata)
+    row.channel, row.group = channel or row.channel, group or row.group
+    row.save(update_fields=["channel", "group", "metadata"])
+    publish_news(row.project_id, kind="trajectory", object_id=row.pk)
+    trajectory.refresh_from_db()
+    return trajectory
+
+
+def find_or_open_session(*, agent: Agent, key: ApiKey, session_key: str, channel: str = Channel.TRAIN) -> Trajectory:
+    """Return the newest trajectory of the session that the key names so, complete or not; a new one if there is none.
+
+    `channel` is for a new one.
+    """
+    named = Trajectory.objects.select_related("project__team", "agent").filter(
+        agent=agent, key=key, session_key=session_key
+    )
+    found = named.order_by("-id").first()
+    if found is not None:
+        return found
+    try:
+        with transaction.atomic():
+            trajectory = Trajectory.objects.create(
+                project_id=agent.project_id, agent=agent, key=key, session_key=session_key, channel=channel
+            )
+    except IntegrityError:  # another call of the same session was a moment faster
+        return named.get()
+    publish_news(trajectory.project_id, kind="trajectory", object_id=trajectory.pk)
+    return trajectory
 
 
 def complete_trajectory(*, trajectory: Trajectory) -> Trajectory:
@@ -112,9 +155,12 @@ def set_rewards(
     given = {step_id: value for step_id, value in (step_rewards or {}).items() if value is not None}
     Trajectory.objects.filter(pk=trajectory.pk).update(reward=reward)
     trajectory.reward = reward
-    Step.objects.filter(trajectory=trajectory, reward__isnull=False).exclude(pk__in=given).update(reward=None)
-    for step_id, value in given.items():
-        Step.objects.filter(pk=step_id, trajectory=trajectory).update(reward=value)
+    rewarded = Step.objects.filter(trajectory=trajectory)
+    rewarded.filter(reward__isnull=False).exclude(pk__in=given).update(reward=None)
+    changed = [step for step in rewarded.filter(pk__in=given).only("id", "reward") if step.reward != given[step.pk]]
+    for step in changed:
+        step.reward = given[step.pk]
+    Step.objects.bulk_update(changed, ["reward"], batch_size=500)
 
 
 def find_step(*, trajectory: Trajectory, step_id: str) -> Step:

@@ -1,4 +1,5 @@
-"""Labels over REST: on a trajectory, on a step, or on an answer by the id that the agent was given."""
+"""Labels over REST: on a trajectory, on a step, or on an answer by the id that the agent was given; and steps that
+bring their rewards along."""
 
 from typing import Any
 
@@ -11,6 +12,7 @@ from rest_framework.views import APIView
 from apps.accounts.access import Caller
 from apps.accounts.api.authentication import caller_of
 from apps.accounts.models import Role
+from apps.core.parsers import LargeBodyParser
 from apps.core.serializers import read_fields
 from apps.feedback import services
 from apps.feedback.api.serializers import (
@@ -20,7 +22,15 @@ from apps.feedback.api.serializers import (
     ResponseLabelBodySerializer,
     TrajectoryLabelBodySerializer,
 )
+from apps.feedback.api.step_bodies import (
+    StepsBodySerializer,
+    SubmittedStepsSerializer,
+    read_step_bodies,
+    show_submitted,
+)
 from apps.feedback.scoring import explain
+from apps.feedback.submitting import submit_rewarded_steps
+from apps.trajectories.api.views import StepsView as ReadStepsView
 from apps.trajectories.models import Step, Trajectory
 from apps.trajectories.services import find_step, find_step_by_response, find_trajectory
 
@@ -36,6 +46,29 @@ def _list(trajectory: Trajectory, step: Step | None = None) -> Response:
     items = LabelSerializer(services.list_labels(trajectory=trajectory, step=step), many=True).data
     shown = {"items": items, "reward": score.reward, "step_rewards": score.step_rewards, "explanation": explain(score)}
     return Response(shown)
+
+
+class StepsView(ReadStepsView):
+    """The steps of a trajectory, whole. They are submitted here since they may bring rewards."""
+
+    parser_classes = (LargeBodyParser,)
+
+    @extend_schema(request=StepsBodySerializer, responses={201: SubmittedStepsSerializer})
+    def post(self, request: Request, trajectory_id: str) -> Response:
+        """Add steps that an agent made by itself: token ids, log-probs, rewards. All are stored, or none.
+
+        A step with a `client_step_id` that the trajectory has already is not added again.
+        """
+        caller = caller_of(request)
+        bodies = read_step_bodies(request.data)
+        trajectory = find_trajectory(caller=caller, trajectory_id=trajectory_id, role=Role.REVIEWER)
+        submitted = submit_rewarded_steps(
+            caller=caller,
+            trajectory=trajectory,
+            drafts=[body.draft for body in bodies],
+            rewards=[body.reward for body in bodies],
+        )
+        return Response(show_submitted(submitted, reward=trajectory.reward), status=status.HTTP_201_CREATED)
 
 
 class TrajectoryLabelsView(APIView):

@@ -72,6 +72,8 @@ class StepSummarySerializer(serializers.ModelSerializer[Step]):
             "is_exact",
             "is_excluded",
             "reward",
+            "client_step_id",
+            "metadata",
             "temperature",
             "top_p",
             "top_k",
