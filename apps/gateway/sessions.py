@@ -1,10 +1,11 @@
 """The explicit marks by which a client says which session a call belongs to.
 
-In the order of precedence below; the first that exists wins. Linking calls that carry no mark is the recorder's work.
+In the order of precedence below; the first that exists wins. Linking calls that carry no mark is the recorder's work,
+and so are the other marks in the headers that are kept (`apps/trajectories/marks.py`).
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import orjson
@@ -25,6 +26,9 @@ KEPT_HEADERS = (
     "x-client-request-id",
     "x-codex-window-id",
     "x-codex-turn-metadata",
+    "x-codex-parent-thread-id",
+    "x-openai-subagent",
+    "x-opencode-session",
     "originator",
     "traceparent",
     "x-stainless-retry-count",
@@ -46,10 +50,10 @@ def find_session_key(headers: Mapping[str, str], body: dict[str, Any], raw_body:
 
 
 def _from_headers(headers: Mapping[str, str]) -> str:
-    if session := headers.get("x-claude-code-session-id"):
-        agent = headers.get("x-claude-code-agent-id")
-        return headers.get("x-session-id") or (f"{session}/{agent}" if agent else session)
-    for name in ("x-session-id", "thread-id", "session-id"):
+    if session := headers.get("x-session-id") or headers.get("x-claude-code-session-id"):
+        agent = headers.get("x-claude-code-agent-id")  # a sub-agent talks beside the main agent under the same name
+        return f"{session}/{agent}" if agent else session
+    for name in ("thread-id", "session-id"):
         if headers.get(name):
             return headers[name]
     for name in ("x-session-affinity", "session_id"):
@@ -84,11 +88,21 @@ def _from_metadata(metadata: Any) -> str:
 def _from_runtime_line(body: dict[str, Any], raw_body: bytes) -> str:
     if b"Runtime: agent=" not in raw_body:  # spares everyone else the search
         return ""
-    for message in body.get("messages") or []:
-        for text in _texts(message.get("content")):
+    for content in _contents(body):
+        for text in _texts(content):
             if found := _RUNTIME.search(text):
                 return found.group(1)
     return ""
+
+
+def _contents(body: dict[str, Any]) -> Iterator[Any]:
+    """Yield what was said in any dialect, the system's words first: the line stands there or in the first message."""
+    yield body.get("system")
+    yield body.get("instructions")
+    for name in ("messages", "input"):
+        items = body.get(name)
+        for item in items if isinstance(items, list) else []:
+            yield item.get("content") if isinstance(item, dict) else None
 
 
 def _texts(content: Any) -> list[str]:

@@ -25,6 +25,8 @@ def find(headers: dict[str, str] | None = None, **body: Any) -> str:
         ({}, ""),
         ({"x-session-id": "order:17"}, "order:17"),
         ({"x-session-id": "mine", "x-claude-code-session-id": "theirs"}, "mine"),
+        ({"x-session-id": "mine", "x-claude-code-session-id": "s", "x-claude-code-agent-id": "a"}, "mine/a"),
+        ({"x-session-id": "ses_b", "x-session-affinity": "ses_b", "x-parent-session-id": "ses_a"}, "ses_b"),
         ({"x-claude-code-session-id": "s"}, "s"),
         ({"x-claude-code-session-id": "s", "x-claude-code-agent-id": "a"}, "s/a"),
         ({"thread-id": "t", "session-id": "u"}, "t"),
@@ -63,6 +65,21 @@ def test_openclaws_runtime_line_is_the_last_resort() -> None:
     assert find(messages=[parts]) == "sess-one"
     assert find(messages=[text], metadata={"session_id": "m"}) == "m"
     assert find(messages=[{"role": "user", "content": "what is sessionId=x?"}]) == ""
+    assert find(messages="Runtime: agent=main | sessionId=x") == ""
+    assert find(messages=["Runtime: agent=main | sessionId=x"]) == ""
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"system": [{"type": "text", "text": "You are"}, {"type": "text", "text": RUNTIME}]},
+        {"system": RUNTIME, "messages": [{"role": "user", "content": RUNTIME.replace("sess-one", "quoted")}]},
+        {"instructions": RUNTIME, "input": "hi"},
+        {"input": [{"role": "developer", "content": [{"type": "input_text", "text": RUNTIME}]}, "odd", {"a": 1}]},
+    ],
+)
+def test_the_runtime_line_is_found_in_every_dialect(body: dict[str, Any]) -> None:
+    assert find(**body) == "sess-one"
 
 
 def test_a_key_is_cut_and_cleaned() -> None:
