@@ -38,9 +38,20 @@ class Env(BaseSettings):
     model: Path | None = Field(default=None, alias="CLAW_MODEL")
     idle_close_s: int = Field(default=1800, ge=0, alias="CLAW_IDLE_CLOSE_S")
     drain_s: int = Field(default=600, ge=0, alias="CLAW_DRAIN_S")
+    engine_wait_s: float = Field(default=60, ge=0, alias="CLAW_ENGINE_WAIT_S")
+    engine_queue: int = Field(default=1000, ge=1, alias="CLAW_ENGINE_QUEUE")
+    provider_hosts: Annotated[tuple[str, ...], NoDecode] = Field(default=(), alias="CLAW_PROVIDER_HOSTS")
     database_url: str = Field(default="", alias="DATABASE_URL")
     redis_url: str = Field(default="", alias="REDIS_URL")
     engine_urls: Annotated[tuple[str, ...], NoDecode] = Field(default=(), alias="ENGINE_URLS")
+
+    @field_validator("provider_hosts", mode="before")
+    @classmethod
+    def split_hosts(cls, value: object) -> object:
+        """Read a comma-separated list."""
+        if isinstance(value, str):
+            return tuple(host.strip().lower() for host in value.split(",") if host.strip())
+        return value
 
     @field_validator("engine_urls", mode="before")
     @classmethod

@@ -6,25 +6,30 @@ Knows no dialect: it sends bytes to a path and hands back bytes.
 
 import asyncio
 import time
-from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 import aiohttp
 import structlog
+from django.conf import settings
 
+from apps.gateway.engine_gate import BUSY_RETRY_AFTER_S, EngineGate, EngineUnavailableError, Wanted
 from apps.gateway.routes import EngineRoute
+
+__all__ = ["EngineBrokenError", "EngineRefusedError", "EngineUnavailableError", "Engines", "Reply"]
 
 log = structlog.get_logger(__name__)
 
 CONNECT_TIMEOUT_S = 2.0
 SILENCE_S = 600.0  # the longest pause before and between bytes
-RETRY_FOR_S = 60.0  # an engine that crashed is back, with its adapters, in 20 to 40 s
+KEPT_ALIVE_S = 4.0  # vLLM's server closes an idle connection after 5 s: a call must not meet it doing so
 FIRST_PAUSE_S = 0.2
 LONGEST_PAUSE_S = 3.0
 N_SERVER_FAULTS = 3  # tries that may end in a 500: it may be this request's own fault
+LONGEST_RETRY_AFTER_S = 3600
 _HEADERS = {"Content-Type": "application/json", "Accept": "*/*"}
+_UNREACHED = (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError)
 
 
 class EngineRefusedError(Exception):
@@ -37,20 +42,17 @@ class EngineRefusedError(Exception):
         self.engine = engine
 
 
-class EngineUnavailableError(Exception):
-    """No engine took the request within the time for retries."""
-
-
 class EngineBrokenError(Exception):
     """The engine's answer broke off, or is none."""
 
 
 class _PassingFaultError(Exception):
-    """Trying again, or elsewhere, may help."""
+    """Trying again, or elsewhere, may help; not before `retry_after_s` where the engine said so."""
 
-    def __init__(self, message: str, *, is_server_fault: bool = False) -> None:
+    def __init__(self, message: str, *, is_server_fault: bool = False, retry_after_s: int = 0) -> None:
         super().__init__(message)
         self.is_server_fault = is_server_fault
+        self.retry_after_s = retry_after_s
 
 
 @dataclass(frozen=True)
@@ -75,91 +77,143 @@ class Engines:
     """The client side of all engines, one connection pool."""
 
     def __init__(self) -> None:
-        self._n_in_flight: Counter[str] = Counter()
+        self.gate = EngineGate()
         self._session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=30),
+            connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=KEPT_ALIVE_S),
             timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT_S, sock_read=SILENCE_S),
             cookie_jar=aiohttp.DummyCookieJar(),
             auto_decompress=True,
         )
 
     async def close(self) -> None:
+        self.gate.close()
         await self._session.close()
 
     @asynccontextmanager
     async def ask(
-        self, path: str, body: bytes, *, find_engines: Callable[[], list[EngineRoute]], is_streamed: bool
+        self,
+        path: str,
+        body: bytes,
+        *,
+        find_engines: Callable[[], list[EngineRoute]],
+        is_streamed: bool,
+        session: str = "",
+        project_id: str = "",
+        version_id: str = "",
     ) -> AsyncIterator[Reply]:
-        """Send the request to the least busy engine that `find_engines` names now, and hand back what has begun.
+        """Send the request to one of the engines that `find_engines` names now, and hand back what has begun.
 
-        Leaving the block early ends the call on the engine too. Raises EngineRefusedError and EngineUnavailableError.
+        Calls of one `session` go to the same engine while it can take them, others to the least busy. While none can,
+        the call waits in a line in which projects take turns. Leaving the block early ends the call on the engine too.
+        Raises EngineRefusedError and EngineUnavailableError (EnginesBusyError among them).
         """
-        engine, response, first = await self._ask_until_taken(path, body, find_engines, is_streamed=is_streamed)
+        session = f"{project_id}/{session}" if session else ""
+        wanted = Wanted(find_engines=find_engines, session=session, project_id=project_id, version_id=version_id)
+        engine, response, first = await self._ask_until_taken(path, body, wanted, is_streamed=is_streamed)
         try:
             yield Reply(engine, first, response)
         finally:
-            self._n_in_flight[engine.id] -= 1
             response.close() if not response.content.at_eof() else response.release()
+            self.gate.leave(engine)
 
     async def _ask_until_taken(
-        self, path: str, body: bytes, find_engines: Callable[[], list[EngineRoute]], *, is_streamed: bool
+        self, path: str, body: bytes, wanted: Wanted, *, is_streamed: bool
     ) -> tuple[EngineRoute, aiohttp.ClientResponse, bytes]:
-        give_up_at = time.monotonic() + RETRY_FOR_S
-        pause_s, n_server_faults = FIRST_PAUSE_S, 0
+        retries = _Retries(give_up_at=time.monotonic() + settings.CLAW.engine_wait_s)
         tried: set[str] = set()
-        reason = "no engine has this version loaded"
+        engine: EngineRoute | None = await self.gate.enter(wanted, until=retries.give_up_at)
         while True:
-            engine = self._choose(find_engines(), tried)
-            if engine is not None:
-                tried.add(engine.id)
-                try:
-                    return engine, *await self._try(engine, path, body, is_streamed=is_streamed)
-                except _PassingFaultError as fault:
-                    reason = str(fault)
-                    n_server_faults += fault.is_server_fault
-                    log.warning("engine.fault", engine=engine.base_url, reason=reason)
-                if any(other.id not in tried for other in find_engines()):
-                    continue
-            if n_server_faults >= N_SERVER_FAULTS or time.monotonic() + pause_s > give_up_at:
-                raise EngineUnavailableError(reason)
-            await asyncio.sleep(pause_s)
-            pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
-            tried.clear()
-
-    def _choose(self, engines: list[EngineRoute], tried: set[str]) -> EngineRoute | None:
-        left = [engine for engine in engines if engine.id not in tried]
-        up = [engine for engine in left if engine.is_up]
-        return min(up or left, key=lambda engine: self._n_in_flight[engine.id], default=None)
+            while engine is None:
+                await retries.pause()
+                tried.clear()
+                engine = await self.gate.enter(wanted, until=retries.give_up_at, is_again=True)
+            tried.add(engine.id)
+            try:
+                return engine, *await self._try(engine, path, body, is_streamed=is_streamed)
+            except _PassingFaultError as fault:
+                retries.note(fault, engine=engine)
+            engine = self.gate.take(wanted, avoid=tried)
 
     async def _try(
         self, engine: EngineRoute, path: str, body: bytes, *, is_streamed: bool
     ) -> tuple[aiohttp.ClientResponse, bytes]:
-        self._n_in_flight[engine.id] += 1
+        """Return what has begun, the engine still counted as busy; whatever is raised, it is not."""
         response: aiohttp.ClientResponse | None = None
         try:
-            response = await self._session.post(engine.base_url + path, data=body, headers=_HEADERS)
+            headers = _HEADERS | ({"Authorization": f"Bearer {engine.credential}"} if engine.credential else {})
+            # A redirect is not followed: it could lead a credential, or us, anywhere.
+            response = await self._session.post(engine.url(path), data=body, headers=headers, allow_redirects=False)
+            self.gate.note_reached(engine)
             if response.status != 200:
-                await self._raise_for_status(engine, response)
+                await _raise_for_status(engine, response)
             first = await (response.content.readany() if is_streamed else response.read())
             if not first:
                 raise _PassingFaultError("the engine's answer is empty")
         except BaseException as error:
-            self._n_in_flight[engine.id] -= 1
             if response is not None:
                 response.close()
+            self._note_failure(engine, error)
+            self.gate.leave(engine)
             if isinstance(error, aiohttp.ClientError | TimeoutError | OSError):
                 raise _PassingFaultError(_words(error)) from error
             raise
         return response, first
 
-    async def _raise_for_status(self, engine: EngineRoute, response: aiohttp.ClientResponse) -> None:
-        status = response.status
-        body = await response.read()
-        # 404: the engine has lost the adapter (a restart); it is put back by the reconciling task.
-        if status in {404, 408, 425, 429} or status >= 500:
-            text = body[:300].decode(errors="replace")
-            raise _PassingFaultError(f"the engine answered {status}: {text}", is_server_fault=status == 500)
-        raise EngineRefusedError(status, body, engine=engine)
+    def _note_failure(self, engine: EngineRoute, error: BaseException) -> None:
+        if isinstance(error, _UNREACHED):
+            self.gate.marks.note_unreachable(engine.id, reason=_words(error))
+        else:
+            self.gate.marks.note_unknown(engine.id)
+
+
+@dataclass
+class _Retries:
+    """How long, and after which pauses, one call is tried again."""
+
+    give_up_at: float
+    pause_s: float = FIRST_PAUSE_S
+    n_server_faults: int = 0
+    last: _PassingFaultError | None = None
+
+    def note(self, fault: _PassingFaultError, *, engine: EngineRoute) -> None:
+        log.warning("engine.fault", engine=engine.base_url, reason=str(fault))
+        self.n_server_faults += fault.is_server_fault
+        self.last = fault
+
+    async def pause(self) -> None:
+        """Wait before all engines are tried again; raises EngineUnavailableError when that is of no use."""
+        retry_after_s = self.last.retry_after_s if self.last else 0
+        pause_s = max(self.pause_s, retry_after_s)
+        if self.n_server_faults >= N_SERVER_FAULTS or time.monotonic() + pause_s > self.give_up_at:
+            raise EngineUnavailableError(str(self.last), retry_after_s=retry_after_s or BUSY_RETRY_AFTER_S)
+        await asyncio.sleep(pause_s)
+        self.pause_s = min(2 * self.pause_s, LONGEST_PAUSE_S)
+
+
+async def _raise_for_status(engine: EngineRoute, response: aiohttp.ClientResponse) -> None:
+    """Raise what an answer other than 200 means."""
+    status = response.status
+    body = await response.read()
+    text = f"the engine answered {status}: {body[:300].decode(errors='replace')}"
+    if engine.is_provider and status in {401, 402, 403}:
+        # Not the client's key is wrong but ours, and the provider's words may quote it.
+        raise EngineUnavailableError(
+            f"the provider refuses this project's credential ({status}): an owner has to renew it",
+            code="engine_misconfigured",
+        )
+    if status < 400:
+        raise EngineUnavailableError(f"the engine answered {status}, where only 200 is an answer", code="engine_broken")
+    # vLLM's 404: it has lost the adapter (a restart); it is put back by the reconciling task.
+    is_passing = status in {408, 425, 429} or (status == 404 and not engine.is_provider)
+    if is_passing or status >= 500:
+        retry_after_s = _read_retry_after(response.headers.get("Retry-After", ""))
+        raise _PassingFaultError(text, is_server_fault=status == 500, retry_after_s=retry_after_s)
+    raise EngineRefusedError(status, body, engine=engine)
+
+
+def _read_retry_after(value: str) -> int:
+    """Return the seconds that the engine wants to be left alone; a date counts as nothing said."""
+    return min(int(value), LONGEST_RETRY_AFTER_S) if value.isascii() and value.isdigit() else 0
 
 
 def _words(error: BaseException) -> str:

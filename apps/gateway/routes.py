@@ -6,6 +6,7 @@ Knows no HTTP.
 
 import asyncio
 import contextlib
+import secrets
 import time
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -18,8 +19,22 @@ from django.db import connections
 from django.utils import timezone
 
 from apps.accounts.models import ApiKey, hash_key
+from apps.core.errors import ServiceError
 from apps.core.notices import CHANNEL
-from apps.registry.models import Alias, Deployment, DeploymentState, Engine, EngineState, Policy, Version, VersionState
+from apps.gateway.placement import choose_share
+from apps.registry.models import (
+    Alias,
+    Deployment,
+    DeploymentState,
+    Engine,
+    EngineKind,
+    EngineState,
+    Policy,
+    Teacher,
+    Version,
+    VersionState,
+)
+from apps.registry.providers import open_credential
 
 log = structlog.get_logger(__name__)
 
@@ -43,7 +58,7 @@ class KeyRoute:
 
 @dataclass(frozen=True, slots=True)
 class VersionRoute:
-    """One version: what an engine must be asked for, and how operators call it."""
+    """One version, or a teacher: what an engine must be asked for, and how operators call it."""
 
     id: str
     engine_name: str
@@ -51,23 +66,39 @@ class VersionRoute:
     base_model: str
     is_base: bool
     created: int
+    is_text_only: bool = False  # a provider's model: it tells no token ids, and refuses vLLM's own fields
 
 
 @dataclass(frozen=True, slots=True)
 class EngineRoute:
+    """One engine. `fault`: why nothing can be sent there until a person has mended it."""
+
     id: str
     base_url: str
     base_model: str
     is_up: bool
+    kind: EngineKind = EngineKind.VLLM
+    credential: str = field(default="", repr=False)
+    max_in_flight: int | None = None
+    fault: str = ""
+
+    @property
+    def is_provider(self) -> bool:
+        return self.kind != EngineKind.VLLM
+
+    def url(self, path: str) -> str:
+        """Return the address of a path such as `/v1/models`. A provider's own base address holds its version."""
+        return self.base_url + (path.removeprefix("/v1") if self.is_provider else path)
 
 
 @dataclass(frozen=True, slots=True)
 class PolicyRoutes:
-    """The names of one policy: aliases and version numbers."""
+    """The names of one policy: aliases and version numbers. `shares`: what other aliases take of live's calls."""
 
     slug: str
     aliases: dict[str, VersionRoute]
     numbers: dict[str, VersionRoute]  # "v3"
+    shares: dict[str, int] = field(default_factory=dict)  # per cent
 
     def find(self, model: str) -> VersionRoute | None:
         """Return what `slug`, `default`, `slug@candidate` or `slug@v3` means."""
@@ -85,10 +116,11 @@ class PolicyRoutes:
 
 @dataclass(frozen=True)
 class Snapshot:
-    """Everything at one moment. `deployments`: version id → engines that have loaded it."""
+    """Everything at one moment. `deployments`: id of a version or teacher → engines that have it."""
 
     keys: dict[str, KeyRoute] = field(default_factory=dict)
     policies: dict[str, PolicyRoutes] = field(default_factory=dict)  # by project id
+    teachers: dict[str, dict[str, VersionRoute]] = field(default_factory=dict)  # by project id and name
     engines: tuple[EngineRoute, ...] = ()
     deployments: dict[str, frozenset[str]] = field(default_factory=dict)
     loaded_at: float = float("-inf")  # time.monotonic()
@@ -99,14 +131,32 @@ class Snapshot:
             return None
         return route
 
-    def find_version(self, project_id: str, model: str) -> VersionRoute | None:
+    def find_version(self, project_id: str, model: str, *, session: str = "") -> VersionRoute | None:
+        """Return what a model's name means in a project, for this session where the policy's calls are split.
+
+        Only the bare name is split: who says `@live` or `@v3` means just that.
+        """
         policy = self.policies.get(project_id)
-        return policy.find(model) if policy else None
+        found = policy.find(model) if policy else None
+        if policy is None or found is None:
+            return self.teachers.get(project_id, {}).get(model)
+        if not policy.shares or "@" in model:
+            return found
+        name = choose_share(tuple(policy.shares.items()), session=session or secrets.token_hex(8))
+        sharer = policy.aliases.get(name or LIVE)
+        # A candidate that no engine can answer for must not fail live's callers.
+        return sharer if sharer is not None and any(e.is_up for e in self.find_engines(sharer)) else found
+
+    def names(self, project_id: str) -> dict[str, VersionRoute]:
+        """The names that an agent of this project would choose from, and what they mean now."""
+        policy = self.policies.get(project_id)
+        return self.teachers.get(project_id, {}) | (policy.names() if policy else {})
 
     def find_engines(self, version: VersionRoute) -> list[EngineRoute]:
         """Return the engines that have these weights, those that are up first."""
         if version.is_base:
-            found = [engine for engine in self.engines if engine.base_model in {"", version.base_model}]
+            own = (engine for engine in self.engines if not engine.is_provider)
+            found = [engine for engine in own if engine.base_model in {"", version.base_model}]
         else:
             loaded = self.deployments.get(version.id, frozenset())
             found = [engine for engine in self.engines if engine.id in loaded]
@@ -152,10 +202,10 @@ class RouteBook:
         """Return the key's owner, looking once more when the snapshot may be older than the key."""
         return self.snapshot.find_key(secret) or ((await self._look_again()).find_key(secret))
 
-    async def find_version(self, project_id: str, model: str) -> VersionRoute | None:
+    async def find_version(self, project_id: str, model: str, *, session: str = "") -> VersionRoute | None:
         """Return what a model's name means in a project, looking once more like `find_key`."""
-        found = self.snapshot.find_version(project_id, model)
-        return found or (await self._look_again()).find_version(project_id, model)
+        found = self.snapshot.find_version(project_id, model, session=session)
+        return found or (await self._look_again()).find_version(project_id, model, session=session)
 
     async def _look_again(self) -> Snapshot:
         """Return a snapshot that is no older than the question: a key or version made just before it is found."""
@@ -195,6 +245,7 @@ def load_snapshot() -> Snapshot:
         return Snapshot(
             keys=_load_keys(),
             policies=_load_policies(),
+            teachers=_load_teachers(),
             engines=_load_engines(),
             deployments=_load_deployments(),
             loaded_at=at,
@@ -209,31 +260,66 @@ def _load_keys() -> dict[str, KeyRoute]:
 
 
 def _load_engines() -> tuple[EngineRoute, ...]:
-    rows = Engine.objects.filter(is_enabled=True).values_list("id", "base_url", "base_model", "state")
-    return tuple(EngineRoute(id_, url.rstrip("/"), base, state == EngineState.UP) for id_, url, base, state in rows)
+    return tuple(_engine_route(engine) for engine in Engine.objects.filter(is_enabled=True))
+
+
+def _engine_route(engine: Engine) -> EngineRoute:
+    credential = fault = ""
+    try:
+        credential = open_credential(engine)
+    except ServiceError as error:
+        fault = error.message
+    return EngineRoute(
+        id=engine.id,
+        base_url=engine.base_url.rstrip("/"),
+        base_model=engine.base_model,
+        is_up=engine.state == EngineState.UP,
+        kind=EngineKind(engine.kind),
+        credential=credential,
+        max_in_flight=engine.max_in_flight,
+        fault=fault,
+    )
 
 
 def _load_deployments() -> dict[str, frozenset[str]]:
     engines_of: dict[str, set[str]] = {}
-    for version_id, engine_id in Deployment.objects.filter(state=DeploymentState.LOADED).values_list(
-        "version_id", "engine_id"
-    ):
+    loaded = Deployment.objects.filter(state=DeploymentState.LOADED)
+    for version_id, engine_id in loaded.values_list("version_id", "engine_id"):
         engines_of.setdefault(version_id, set()).add(engine_id)
+    for teacher_id, engine_id in Teacher.objects.values_list("id", "engine_id"):
+        engines_of[teacher_id] = {engine_id}
     return {version_id: frozenset(engines) for version_id, engines in engines_of.items()}
+
+
+def _load_teachers() -> dict[str, dict[str, VersionRoute]]:
+    routes: dict[str, dict[str, VersionRoute]] = {}
+    for teacher in Teacher.objects.all():
+        routes.setdefault(teacher.project_id, {})[teacher.name] = VersionRoute(
+            id=teacher.id,
+            engine_name=teacher.model,
+            label=teacher.name,
+            base_model="",
+            is_base=False,
+            created=int(teacher.created_at.timestamp()),
+            is_text_only=True,
+        )
+    return routes
 
 
 def _load_policies() -> dict[str, PolicyRoutes]:
     """Read aliases before versions and versions before policies: what one names, the next then has."""
-    aliases = list(Alias.objects.values_list("policy_id", "name", "version_id"))
+    aliases = list(Alias.objects.order_by("name").values_list("policy_id", "name", "version_id", "live_share"))
     rows = Version.objects.filter(state=VersionState.READY).select_related("policy")
     versions = {version.id: (version.policy_id, f"v{version.number}", _route(version)) for version in rows}
     policies = list(Policy.objects.all())
     routes = {policy.id: PolicyRoutes(policy.slug, {}, {}) for policy in policies}
     for policy_id, number, route in versions.values():
         routes[policy_id].numbers[number] = route
-    for policy_id, name, version_id in aliases:
+    for policy_id, name, version_id, live_share in aliases:
         if version_id in versions:
             routes[policy_id].aliases[name] = versions[version_id][2]
+            if live_share:
+                routes[policy_id].shares[name] = live_share
     return {policy.project_id: routes[policy.id] for policy in policies}
 
 

@@ -4,7 +4,7 @@ from django.contrib import admin
 from django.db import models
 
 from apps.core.admin import ReadOnlyAdmin
-from apps.registry.models import Alias, Deployment, Engine, Policy, Version
+from apps.registry.models import Alias, Deployment, Engine, Policy, Teacher, Version
 
 
 @admin.register(Policy)
@@ -20,7 +20,7 @@ class VersionAdmin(ReadOnlyAdmin):
 
 @admin.register(Alias)
 class AliasAdmin(ReadOnlyAdmin):
-    list_display = ["policy", "name", "version", "switched_at"]
+    list_display = ["policy", "name", "version", "live_share", "switched_at"]
 
 
 @admin.register(Deployment)
@@ -28,8 +28,13 @@ class DeploymentAdmin(ReadOnlyAdmin):
     list_display = ["version", "engine", "state", "changed_at"]
 
 
+@admin.register(Teacher)
+class TeacherAdmin(ReadOnlyAdmin):
+    list_display = ["name", "project", "model", "engine"]
+
+
 @admin.register(Engine)
 class EngineAdmin(admin.ModelAdmin[Engine]):
-    list_display = ["base_url", "base_model", "state", "is_enabled", "last_seen_at"]
-    readonly_fields = ["base_model", "state", "last_seen_at", "last_error"]
+    list_display = ["base_url", "kind", "project", "base_model", "state", "is_enabled", "max_in_flight", "last_seen_at"]
+    readonly_fields = ["kind", "project", "base_model", "state", "last_seen_at", "last_error"]
     formfield_overrides = {models.URLField: {"assume_scheme": "http"}}

@@ -62,9 +62,10 @@ class ServedModel:
 class EngineClient:
     """One engine. Use as a context manager, or call `close`."""
 
-    def __init__(self, base_url: str) -> None:
+    def __init__(self, base_url: str, *, credential: str = "") -> None:
         self.base_url = base_url.rstrip("/")
-        self._pool = urllib3.PoolManager(num_pools=1, retries=False)
+        headers = {"Authorization": f"Bearer {credential}"} if credential else {}
+        self._pool = urllib3.PoolManager(num_pools=1, retries=False, headers=headers)
 
     def __enter__(self) -> Self:
         return self
@@ -85,6 +86,18 @@ class EngineClient:
             return [ServedModel(name=str(item["id"]), parent=item.get("parent") or "") for item in answer["data"]]
         except (KeyError, TypeError, AttributeError) as error:
             raise EngineNonsense(f"{self.base_url} lists its models in an unknown shape") from error
+
+    def check_provider(self) -> None:
+        """Raise unless a provider answers here and takes our credential. Some list no models: that they say so is fine.
+
+        Its own words about a credential are kept back, since they may quote it.
+        """
+        try:
+            self._call("GET", "/models", read_s=QUICK_S)
+        except EngineRefused as error:
+            if error.engine_status in {401, 402, 403}:
+                message = f"{self.base_url} refuses the credential ({error.engine_status}): enter another one"
+                raise EngineRefused(message, engine_status=error.engine_status) from None
 
     def load_adapter(self, name: str, path: str) -> None:
         """Load the adapter in the folder `path` (as the engine sees it) under `name`."""
@@ -156,7 +169,7 @@ class EngineClient:
     def _call(self, method: str, path: str, body: dict[str, Any] | None = None, *, read_s: float) -> bytes:
         timeout = urllib3.Timeout(connect=CONNECT_S, read=read_s)
         try:
-            answer = self._pool.request(method, self.base_url + path, json=body, timeout=timeout)
+            answer = self._pool.request(method, self.base_url + path, json=body, timeout=timeout, redirect=False)
         except urllib3.exceptions.ReadTimeoutError as error:
             raise EngineUnreachable(f"{self.base_url}{path} gave no answer in {read_s:g} s", is_timeout=True) from error
         except urllib3.exceptions.HTTPError as error:
@@ -166,6 +179,8 @@ class EngineClient:
         if answer.status >= 400:
             reason = _read_reason(answer.data)
             raise EngineRefused(f"{self.base_url}{path} refused: {reason}", engine_status=answer.status)
+        if answer.status >= 300:  # followed, it could lead a credential anywhere
+            raise EngineNonsense(f"{self.base_url}{path} answered {answer.status} and points elsewhere")
         return answer.data
 
 

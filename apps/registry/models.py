@@ -1,5 +1,6 @@
 """Policies, versions, aliases, engines and what is loaded where: which weights speak under which name."""
 
+from django.core.validators import MinValueValidator
 from django.db import models
 from django.utils import timezone
 
@@ -17,6 +18,10 @@ def new_version_id() -> str:
 
 def new_engine_id() -> str:
     return new_id("engn")
+
+
+def new_teacher_id() -> str:
+    return new_id("tchr")
 
 
 class Policy(models.Model):
@@ -92,10 +97,17 @@ class Alias(models.Model):
     name = models.CharField(max_length=10, choices=AliasName.choices)
     version = models.ForeignKey(Version, on_delete=models.PROTECT, related_name="aliases")
     switched_at = models.DateTimeField(default=timezone.now)
+    live_share = models.PositiveSmallIntegerField(default=0)  # per cent of live's calls; live keeps what is left
 
     class Meta:
         verbose_name_plural = "aliases"
-        constraints = [models.UniqueConstraint(fields=["policy", "name"], name="alias_is_unique_in_policy")]
+        constraints = [
+            models.UniqueConstraint(fields=["policy", "name"], name="alias_is_unique_in_policy"),
+            models.CheckConstraint(
+                condition=models.Q(live_share=0) | (models.Q(live_share__lt=100) & ~models.Q(name="live")),
+                name="alias_share_leaves_live_some",
+            ),
+        ]
 
     def __str__(self) -> str:
         return f"{self.policy_id}@{self.name}"
@@ -107,20 +119,80 @@ class EngineState(models.TextChoices):
     DOWN = "down"
 
 
+class EngineKind(models.TextChoices):
+    VLLM = "vllm"  # a rollout replica of the platform: token-exact, takes adapters
+    OPENAI = "openai"  # any provider with OpenAI's API: text only, belongs to a project
+
+
+class EngineQuerySet(models.QuerySet["Engine"]):
+    def replicas(self) -> "EngineQuerySet":
+        """The platform's own engines, which all projects share."""
+        return self.filter(kind=EngineKind.VLLM)
+
+    def providers(self) -> "EngineQuerySet":
+        """Engines of other people's models; each is seen by its own project alone."""
+        return self.exclude(kind=EngineKind.VLLM)
+
+
 class Engine(models.Model):
-    """A rollout replica: one server that answers model calls."""
+    """One server that answers model calls: a rollout replica of ours, or a provider."""
 
     id = models.CharField(primary_key=True, max_length=ID_MAX_LENGTH, default=new_engine_id, editable=False)
-    base_url = models.URLField(unique=True)  # without /v1
+    kind = models.CharField(max_length=10, choices=EngineKind.choices, default=EngineKind.VLLM, editable=False)
+    project = models.ForeignKey(
+        Project, on_delete=models.PROTECT, null=True, blank=True, related_name="engines", editable=False
+    )
+    base_url = models.URLField()  # a replica's without /v1, a provider's as its clients are given it
+    sealed_credential = models.TextField(blank=True, editable=False)  # see credentials.py
+    credential_last_four = models.CharField(max_length=4, blank=True, editable=False)
     base_model = models.CharField(max_length=200, blank=True)  # learned from the engine
     state = models.CharField(max_length=10, choices=EngineState.choices, default=EngineState.UNKNOWN)
     is_enabled = models.BooleanField(default=True)
+    max_in_flight = models.PositiveIntegerField(
+        null=True, blank=True, validators=[MinValueValidator(1)], help_text="calls at once per gateway process"
+    )
+    checked_at = models.DateTimeField(null=True, blank=True, editable=False)  # a provider, whether it was up or not
     last_seen_at = models.DateTimeField(null=True, blank=True)
     last_error = models.TextField(blank=True)
     created_at = models.DateTimeField(default=timezone.now, editable=False)
 
+    objects = EngineQuerySet.as_manager()
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(
+                fields=["base_url"], condition=models.Q(project=None), name="replica_address_is_unique"
+            ),
+            models.UniqueConstraint(fields=["project", "base_url"], name="provider_address_is_unique_in_project"),
+            models.CheckConstraint(
+                condition=models.Q(kind=EngineKind.VLLM, project=None, sealed_credential="")
+                | models.Q(kind=EngineKind.OPENAI, project__isnull=False),
+                name="engine_is_a_replica_or_a_projects_provider",
+            ),
+            models.CheckConstraint(
+                condition=models.Q(max_in_flight=None) | models.Q(max_in_flight__gte=1), name="engine_takes_some_call"
+            ),
+        ]
+
     def __str__(self) -> str:
         return self.base_url
+
+
+class Teacher(models.Model):
+    """A provider's model under a name of the project: agents ask for it like for the policy, text only."""
+
+    id = models.CharField(primary_key=True, max_length=ID_MAX_LENGTH, default=new_teacher_id, editable=False)
+    project = models.ForeignKey(Project, on_delete=models.PROTECT, related_name="teachers")
+    engine = models.ForeignKey(Engine, on_delete=models.PROTECT, related_name="teachers")
+    name = models.CharField(max_length=100)
+    model = models.CharField(max_length=200)  # as the provider calls it
+    created_at = models.DateTimeField(default=timezone.now, editable=False)
+
+    class Meta:
+        constraints = [models.UniqueConstraint(fields=["project", "name"], name="teacher_name_is_unique_in_project")]
+
+    def __str__(self) -> str:
+        return self.name
 
 
 class DeploymentState(models.TextChoices):

@@ -8,7 +8,7 @@ from apps.accounts.models import Project
 from apps.core.errors import NotFound
 from apps.core.ids import is_id
 from apps.core.paging import Page, page_newest_first
-from apps.registry.models import Deployment, DeploymentState, Engine, Policy, Version
+from apps.registry.models import Deployment, DeploymentState, Engine, Policy, Teacher, Version
 
 
 def find_policy(project: Project) -> Policy:
@@ -46,11 +46,20 @@ def list_versions(policy: Policy, *, before: str | None, limit: int) -> Page[Ver
     return page_newest_first(rows, before=before, limit=limit)
 
 
-def list_engines(policy: Policy) -> tuple[list[Engine], dict[str, list[str]]]:
-    """Return the engines of the policy's base model, and by engine the ids of the policy's versions loaded there."""
-    engines = list(Engine.objects.filter(base_model=policy.base_model).order_by("id"))
-    rows = Deployment.objects.filter(engine__in=engines, version__policy=policy, state=DeploymentState.LOADED)
+def list_engines(project: Project) -> tuple[list[Engine], dict[str, list[str]]]:
+    """Return the engines of the policy's base model and the project's own providers, and by engine the ids of the
+    policy's versions loaded there.
+    """
+    policies = Policy.objects.filter(project=project)
+    replicas = Engine.objects.replicas().filter(base_model__in=policies.values("base_model"))
+    engines = [*replicas.order_by("id"), *Engine.objects.providers().filter(project=project).order_by("id")]
+    rows = Deployment.objects.filter(engine__in=engines, version__policy__in=policies, state=DeploymentState.LOADED)
     loaded: dict[str, list[str]] = {}
     for engine_id, version_id in rows.order_by("version__number").values_list("engine_id", "version_id"):
         loaded.setdefault(engine_id, []).append(version_id)
     return engines, loaded
+
+
+def list_teachers(project: Project) -> list[Teacher]:
+    """Return the project's teachers by name."""
+    return list(Teacher.objects.filter(project=project).order_by("name"))

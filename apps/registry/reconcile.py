@@ -18,17 +18,21 @@ from apps.core.notices import ROUTES_CHANGED, notify_processes
 from apps.registry.client import EngineClient, EngineUnreachable, ServedModel
 from apps.registry.deployments import load_version, record_deployment, unload_version
 from apps.registry.models import Deployment, DeploymentState, Engine, EngineState, Policy, Version, VersionState
+from apps.registry.providers import open_credential
 
 log = structlog.get_logger(__name__)
 
 PATIENCE_S = 30  # how long an engine may be silent, but reachable, before it counts as down
 PENDING_S = 20  # after which a published version's refresh is asked for again
+PROVIDER_EVERY_S = 60  # how often somebody else's server is asked whether it is there
 KEEP_NEWEST = 3  # ready versions of a policy that stay loaded beside the aliased ones
 
 
 def reconcile_engines() -> None:
     """One pass over everything."""
-    has_news = [reconcile_engine(engine) for engine in Engine.objects.filter(is_enabled=True)]
+    enabled = Engine.objects.filter(is_enabled=True)
+    has_news = [reconcile_engine(engine) for engine in enabled.replicas()]
+    has_news += [reconcile_provider(engine) for engine in enabled.providers()]
     if any(has_news):
         notify_processes(ROUTES_CHANGED)
     unload_retired_versions()
@@ -48,6 +52,21 @@ def reconcile_engine(engine: Engine) -> bool:
         return _set_state(engine, EngineState.DOWN, error=error.message)
     Engine.objects.filter(pk=engine.pk).update(last_seen_at=timezone.now())
     return _set_state(engine, EngineState.UP) or has_news
+
+
+def reconcile_provider(engine: Engine) -> bool:
+    """Learn, now and then, whether a provider can be reached with our credential. Returns whether that is news."""
+    now = timezone.now()
+    if engine.checked_at is not None and engine.checked_at > now - timedelta(seconds=PROVIDER_EVERY_S):
+        return False
+    Engine.objects.filter(pk=engine.pk).update(checked_at=now)
+    try:
+        with EngineClient(engine.base_url, credential=open_credential(engine)) as client:
+            client.check_provider()
+    except ServiceError as error:
+        return _set_state(engine, EngineState.DOWN, error=error.message)
+    Engine.objects.filter(pk=engine.pk).update(last_seen_at=now)
+    return _set_state(engine, EngineState.UP)
 
 
 def _learn_models(engine: Engine, models: list[ServedModel]) -> bool:

@@ -95,7 +95,8 @@ def verify_on_engines(version: Version) -> list[Report]:
 
 def serving_engines(policy: Policy) -> list[Engine]:
     """Return the engines that are up and have the policy's base weights."""
-    return list(Engine.objects.filter(is_enabled=True, state=EngineState.UP, base_model=policy.base_model))
+    up = Engine.objects.replicas().filter(is_enabled=True, state=EngineState.UP)
+    return list(up.filter(base_model=policy.base_model))
 
 
 def verify_on_engine(version: Version, engine: Engine, *, client: EngineClient) -> Report:

@@ -19,6 +19,7 @@ from apps.core.notices import ROUTES_CHANGED, notify_processes
 from apps.registry.models import Alias, AliasName, Engine, EngineState, Policy, Version, VersionState
 
 THE_PLATFORM = "platform"
+N_SHARES = 100
 
 
 @transaction.atomic
@@ -60,7 +61,7 @@ def _create_policy(*, project: Project, slug: str, base_model: str, base_model_d
 def register_engine(*, base_url: str) -> Engine:
     """Return the engine at `base_url` (without /v1), made or switched on; its health is learned by `reconcile`."""
     base_url = base_url.rstrip("/").removesuffix("/v1")
-    engine, is_new = Engine.objects.get_or_create(base_url=base_url)
+    engine, is_new = Engine.objects.get_or_create(base_url=base_url, project=None)
     if is_new or not engine.is_enabled:
         Engine.objects.filter(pk=engine.pk).update(is_enabled=True)
         engine.is_enabled = True
@@ -184,6 +185,31 @@ def switch_alias(*, policy: Policy, alias: AliasName, version: Version, actor: s
     publish_news(policy.project_id, kind="version", object_id=version.id)
     notify_processes(ROUTES_CHANGED)
     return moved
+
+
+@transaction.atomic
+def split_live(*, policy: Policy, shares: dict[AliasName, int], actor: str) -> None:
+    """Share the calls to the policy's bare name out among aliases, in per cent; `{LIVE: 100}` ends a split.
+
+    Raises InvalidInput unless the shares make 100 and live keeps some, and Conflict for an alias that names nothing.
+    """
+    Policy.objects.select_for_update().get(pk=policy.pk)
+    if any(share < 0 for share in shares.values()) or sum(shares.values()) != N_SHARES:
+        raise InvalidInput(f"the shares must make {N_SHARES}, not {sum(shares.values())}", field="live")
+    if shares.get(AliasName.LIVE, 0) < 1:
+        raise InvalidInput(
+            "live must keep at least 1: to let another version take over, switch the alias", field="live"
+        )
+    named = set(Alias.objects.filter(policy=policy).values_list("name", flat=True))
+    for name, share in shares.items():
+        if share and name not in named:
+            raise Conflict(f"this policy has no {name} version that could take a share", field=str(name))
+    for alias in named - {AliasName.LIVE}:
+        Alias.objects.filter(policy=policy, name=alias).update(live_share=shares.get(AliasName(alias), 0))
+    detail = {str(name): str(share) for name, share in shares.items()}
+    record_event(team=policy.project.team, actor=actor, action="live.split", object_id=policy.id, detail=detail)
+    publish_news(policy.project_id, kind="version", object_id=policy.id)
+    notify_processes(ROUTES_CHANGED)
 
 
 def _set_alias(policy: Policy, name: AliasName, version: Version) -> Alias:

@@ -22,7 +22,8 @@ def read_token_texts(*, base_model: str, token_ids: Sequence[int]) -> list[str]:
     kept: dict[str, str] = cache.get_many(keys.values())
     missing = [token_id for token_id, key in keys.items() if key not in kept]
     if missing:
-        engine = Engine.objects.filter(is_enabled=True, state=EngineState.UP, base_model=base_model).first()
+        up = Engine.objects.replicas().filter(is_enabled=True, state=EngineState.UP)
+        engine = up.filter(base_model=base_model).first()
         if engine is None:
             return []
         try:

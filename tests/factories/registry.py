@@ -3,7 +3,18 @@
 import factory
 from factory.django import DjangoModelFactory
 
-from apps.registry.models import Alias, AliasName, Engine, EngineState, Policy, Version, VersionState
+from apps.registry.credentials import seal_credential
+from apps.registry.models import (
+    Alias,
+    AliasName,
+    Engine,
+    EngineKind,
+    EngineState,
+    Policy,
+    Teacher,
+    Version,
+    VersionState,
+)
 from tests.factories.accounts import ProjectFactory
 
 
@@ -47,3 +58,30 @@ class EngineFactory(DjangoModelFactory[Engine]):
     base_url = factory.Sequence(lambda n: f"http://127.0.0.1:{20000 + n}")
     base_model = "tiny"
     state = EngineState.UP
+
+
+class ProviderFactory(DjangoModelFactory[Engine]):
+    """A provider of one project, its credential `sk-of-a-teacher` unless told otherwise."""
+
+    class Meta:
+        model = Engine
+
+    class Params:
+        credential = "sk-of-a-teacher"
+
+    kind = EngineKind.OPENAI
+    project = factory.SubFactory(ProjectFactory)
+    base_url = factory.Sequence(lambda n: f"http://127.0.0.1:{30000 + n}/v1")
+    sealed_credential = factory.LazyAttribute(lambda engine: seal_credential(engine.credential))
+    credential_last_four = factory.LazyAttribute(lambda engine: engine.credential[-4:])
+    state = EngineState.UP
+
+
+class TeacherFactory(DjangoModelFactory[Teacher]):
+    class Meta:
+        model = Teacher
+
+    engine = factory.SubFactory(ProviderFactory)
+    project = factory.SelfAttribute("engine.project")
+    name = factory.Sequence(lambda n: f"teacher-{n}")
+    model = "gpt-large"

@@ -38,6 +38,7 @@ class EngineCall:
     choices: list[Sampled]
     is_cancelled: bool = False
     n_chunks_sent: int = 0
+    peer_port: int = 0  # tells one connection from another
 
 
 @dataclass
@@ -124,6 +125,7 @@ class FakeEngine:
                 param="input_tokens",
             )
         call = self._sample(body, dict(request.headers))
+        call.peer_port = request.get_extra_info("peername")[1]
         self.calls.append(call)
         try:
             await asyncio.sleep(self.script.first_pause_s)

@@ -122,7 +122,7 @@ def latest_trajectories(project: Project) -> list[Trajectory]:
 
 def engines_down() -> list[Engine]:
     """Return engines that should answer and do not."""
-    return list(Engine.objects.filter(is_enabled=True, state=EngineState.DOWN)[:5])
+    return list(Engine.objects.replicas().filter(is_enabled=True, state=EngineState.DOWN)[:5])
 
 
 def list_projects(user: User) -> list[ProjectCard]:

@@ -56,7 +56,7 @@ def read_model_line(project: Project) -> ModelLine | None:
         rows=[_row(version, aliases) for version in versions[:SHOWN]],
         live=named.get(AliasName.LIVE),
         previous=named.get(AliasName.PREVIOUS),
-        engines=list(Engine.objects.filter(is_enabled=True).order_by("base_url")[:SHOWN]),
+        engines=list(Engine.objects.replicas().filter(is_enabled=True).order_by("base_url")[:SHOWN]),
     )
 
 

@@ -5,7 +5,7 @@ from typing import Any
 from rest_framework import serializers
 
 from apps.core.serializers import StrictSerializer
-from apps.registry.models import Engine, Policy, Version
+from apps.registry.models import Engine, Policy, Teacher, Version
 
 
 class VersionSerializer(serializers.ModelSerializer[Version]):
@@ -53,23 +53,44 @@ class PolicySerializer(serializers.ModelSerializer[Policy]):
                 "version": alias.version_id,
                 "number": alias.version.number,
                 "switched_at": alias.switched_at.isoformat(),
+                "live_share": alias.live_share,
             }
             for alias in policy.aliases.select_related("version")
         }
 
 
 class EngineSerializer(serializers.ModelSerializer[Engine]):
-    """An engine's health and which of the project's versions it has. Its address is the operator's business."""
+    """An engine's health and which of the project's versions it has.
 
+    Only a provider shows its address: that of the platform's own engines is the operators' business. Of a credential
+    nobody sees more than its last four characters.
+    """
+
+    base_url = serializers.SerializerMethodField()
     versions = serializers.SerializerMethodField()
 
     class Meta:
         model = Engine
-        fields = ["id", "base_model", "state", "is_enabled", "last_seen_at", "last_error", "versions"]
+        fields = [
+            "id",
+            "kind",
+            "base_url",
+            "credential_last_four",
+            "base_model",
+            "state",
+            "is_enabled",
+            "max_in_flight",
+            "last_seen_at",
+            "last_error",
+            "versions",
+        ]
         read_only_fields = fields
 
+    def get_base_url(self, engine: Engine) -> str | None:
+        return engine.base_url if engine.project_id else None
+
     def get_versions(self, engine: Engine) -> list[str]:
-        loaded: dict[str, list[str]] = self.context["loaded"]
+        loaded: dict[str, list[str]] = self.context.get("loaded", {})
         return loaded.get(engine.id, [])
 
 
@@ -81,7 +102,7 @@ class VersionPageSerializer(serializers.Serializer[Any]):
 
 
 class EngineListSerializer(serializers.Serializer[Any]):
-    """All engines that serve the policy's base model."""
+    """All engines that serve the policy's base model, and the project's providers."""
 
     items = EngineSerializer(many=True)
 
@@ -90,3 +111,61 @@ class AliasBodySerializer(StrictSerializer):
     """Which version the alias shall name."""
 
     version = serializers.CharField(max_length=32, help_text="id of a verified version of the policy")
+
+
+class SplitBodySerializer(StrictSerializer):
+    """How the calls to the policy's bare name are shared out, in per cent that make 100."""
+
+    live = serializers.IntegerField(min_value=1, max_value=100)
+    candidate = serializers.IntegerField(min_value=0, max_value=99, default=0)
+    previous = serializers.IntegerField(min_value=0, max_value=99, default=0)
+
+
+class ProviderBodySerializer(StrictSerializer):
+    """A provider with OpenAI's API."""
+
+    base_url = serializers.CharField(
+        max_length=200, help_text="what an OpenAI client would be given, mostly ending in /v1"
+    )
+    credential = serializers.CharField(
+        max_length=1000, allow_blank=True, default="", help_text="sent as `Authorization: Bearer`; never shown again"
+    )
+    max_in_flight = serializers.IntegerField(
+        min_value=1, max_value=100_000, allow_null=True, default=None, help_text="calls at once per gateway process"
+    )
+
+
+class ProviderChangeSerializer(StrictSerializer):
+    """What of a provider can be changed."""
+
+    credential = serializers.CharField(max_length=1000, allow_blank=True, required=False)
+    max_in_flight = serializers.IntegerField(min_value=1, max_value=100_000, allow_null=True, required=False)
+    is_enabled = serializers.BooleanField(required=False)
+
+    def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
+        if not attrs:
+            raise serializers.ValidationError(f"name at least one of {', '.join(self.fields)}")
+        return attrs
+
+
+class TeacherSerializer(serializers.ModelSerializer[Teacher]):
+    """A provider's model under a name of the project."""
+
+    class Meta:
+        model = Teacher
+        fields = ["id", "name", "model", "engine", "created_at"]
+        read_only_fields = fields
+
+
+class TeacherListSerializer(serializers.Serializer[Any]):
+    """By name."""
+
+    items = TeacherSerializer(many=True)
+
+
+class TeacherBodySerializer(StrictSerializer):
+    """Which model of which provider, and how the project's agents call it."""
+
+    name = serializers.CharField(max_length=100)
+    model = serializers.CharField(max_length=200, help_text="as the provider calls it")
+    engine = serializers.CharField(max_length=32, help_text="id of one of the project's providers")

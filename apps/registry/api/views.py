@@ -1,4 +1,4 @@
-"""Policies, versions, aliases and engines over REST."""
+"""Policies, versions and aliases over REST."""
 
 from drf_spectacular.utils import extend_schema
 from rest_framework.request import Request
@@ -13,14 +13,14 @@ from apps.core.serializers import PageQuerySerializer, ProjectQuerySerializer, r
 from apps.registry import queries
 from apps.registry.api.serializers import (
     AliasBodySerializer,
-    EngineListSerializer,
-    EngineSerializer,
     PolicySerializer,
+    SplitBodySerializer,
     VersionPageSerializer,
     VersionSerializer,
 )
 from apps.registry.models import AliasName, Policy
 from apps.registry.refresh import move_alias
+from apps.registry.services import split_live
 
 
 def _find_policy(request: Request, *, role: Role = Role.VIEWER) -> tuple[Policy, Caller]:
@@ -77,12 +77,14 @@ class AliasView(APIView):
         return Response(PolicySerializer(policy).data)
 
 
-class EnginesView(APIView):
-    """The engines that answer this project's calls."""
+class SplitView(APIView):
+    """How the calls to the policy's bare name are shared out among its aliases."""
 
-    @extend_schema(parameters=[ProjectQuerySerializer], responses=EngineListSerializer)
-    def get(self, request: Request) -> Response:
-        """List engines with their health and the versions that they have loaded."""
-        policy, _ = _find_policy(request)
-        engines, loaded = queries.list_engines(policy)
-        return Response({"items": EngineSerializer(engines, many=True, context={"loaded": loaded}).data})
+    @extend_schema(parameters=[ProjectQuerySerializer], request=SplitBodySerializer, responses=PolicySerializer)
+    def put(self, request: Request) -> Response:
+        """Set the shares. A session keeps the version that it falls to; `x-claw-version` tells which."""
+        policy, caller = _find_policy(request, role=Role.TRAINER)
+        body = read_fields(SplitBodySerializer, request.data)
+        shares = {AliasName(name): share for name, share in body.items()}
+        split_live(policy=policy, shares=shares, actor=caller.name)
+        return Response(PolicySerializer(policy).data)

@@ -4,6 +4,7 @@ import json
 
 import httpx
 import pytest
+from pytest_django.fixtures import Settings
 
 from apps.core.contracts.arrays import pack_ids, pack_logprobs
 from apps.core.notices import ROUTES_CHANGED, notify_processes
@@ -33,9 +34,9 @@ def test_a_passing_fault_is_never_seen(
 
 @pytest.mark.parametrize("is_streamed", [False, True])
 def test_an_engine_that_stays_away_is_a_503_with_retry_after(
-    http: httpx.Client, engine_row: Engine, *, is_streamed: bool, monkeypatch: pytest.MonkeyPatch, engine: FakeEngine
+    http: httpx.Client, engine_row: Engine, *, is_streamed: bool, settings: Settings, engine: FakeEngine
 ) -> None:
-    monkeypatch.setattr(engines, "RETRY_FOR_S", 0.5)
+    settings.CLAW = settings.CLAW.model_copy(update={"engine_wait_s": 0.5})
     engine.script.failures = [503] * 20
 
     response = http.post(PATH, json=chat(stream=is_streamed))
@@ -70,9 +71,9 @@ def test_another_engine_takes_over_without_a_pause(
 
 
 def test_a_version_that_no_engine_has_is_a_503(
-    http: httpx.Client, version: Version, monkeypatch: pytest.MonkeyPatch, engine_row: Engine
+    http: httpx.Client, version: Version, settings: Settings, engine_row: Engine
 ) -> None:
-    monkeypatch.setattr(engines, "RETRY_FOR_S", 0.3)
+    settings.CLAW = settings.CLAW.model_copy(update={"engine_wait_s": 0.3})
     version.policy.base_model = "another"
     version.policy.save()
     notify_processes(ROUTES_CHANGED)

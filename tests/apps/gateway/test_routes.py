@@ -1,5 +1,6 @@
 """Which weights a name means, which engine has them, and how soon a change is heard."""
 
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 
@@ -7,6 +8,7 @@ import httpx
 import pytest
 from django.db import DatabaseError
 from django.utils import timezone
+from pytest_django.fixtures import Settings
 
 from apps.accounts import services
 from apps.accounts.models import Agent, ApiKey, Scope
@@ -26,7 +28,7 @@ from apps.registry.models import (
 )
 from tests.apps.gateway.conftest import GatewayServer, chat, wait_until
 from tests.factories.accounts import ApiKeyFactory
-from tests.factories.registry import AliasFactory, EngineFactory, VersionFactory
+from tests.factories.registry import AliasFactory, EngineFactory, ProviderFactory, TeacherFactory, VersionFactory
 from tests.fakes.engine import FakeEngine
 
 PATH = "/v1/chat/completions"
@@ -99,6 +101,74 @@ def test_engines_are_those_that_have_the_weights_the_healthy_first(
 
     assert [engine.id for engine in snapshot.find_engines(base)] == [engine_row.id, down.id]
     assert [engine.id for engine in snapshot.find_engines(lora)] == [engine_row.id]
+
+
+def test_calls_to_the_bare_name_are_split_and_a_session_keeps_its_version(adapter: Version, key: ApiKey) -> None:
+    AliasFactory.create(version=adapter, name=AliasName.CANDIDATE, live_share=10)
+    project_id, snapshot = key.agent.project_id, load_in_thread()
+
+    def ask(model: str, session: str) -> str:
+        version = snapshot.find_version(project_id, model, session=session)
+        assert version is not None
+        return version.label
+
+    sessions = [f"session-{number}" for number in range(10_000)]
+    answers = {session: ask("otter", session) for session in sessions}
+    counts = Counter(answers.values())
+    assert abs(counts["otter@v1"] - 1000) < 120  # four standard deviations of 30
+    assert counts.total() == counts["otter@v0"] + counts["otter@v1"]
+    assert all(ask("default", session) == version for session, version in answers.items())
+    assert {ask("otter@live", session) for session in sessions[:100]} == {"otter@v0"}
+    assert {ask("otter@candidate", session) for session in sessions[:100]} == {"otter@v1"}
+    without_session = Counter(ask("otter", "") for _ in range(2000))
+    assert abs(without_session["otter@v1"] - 200) < 68  # five of 13.4: this one is left to chance
+
+
+def test_a_candidate_that_no_engine_has_takes_nothing_from_live(adapter: Version, key: ApiKey) -> None:
+    AliasFactory.create(version=adapter, name=AliasName.CANDIDATE, live_share=99)
+    Deployment.objects.update(state=DeploymentState.UNLOADED)
+    snapshot = load_in_thread()
+    found = {snapshot.find_version(key.agent.project_id, "otter", session=str(number)) for number in range(50)}
+    assert {version.label for version in found if version} == {"otter@v0"}
+
+
+def test_teachers_are_names_of_their_own_project_on_a_provider(
+    version: Version, key: ApiKey, engine_row: Engine
+) -> None:
+    project_id = key.agent.project_id
+    provider = ProviderFactory.create(project=key.agent.project, max_in_flight=2)
+    teacher = TeacherFactory.create(engine=provider, name="gpt/large:1")
+    TeacherFactory.create(name="not-ours")
+    snapshot = load_in_thread()
+
+    route = snapshot.find_version(project_id, "gpt/large:1")
+    assert route is not None
+    assert (route.id, route.engine_name, route.is_text_only) == (teacher.id, "gpt-large", True)
+    (engine,) = snapshot.find_engines(route)
+    assert (engine.id, engine.credential, engine.max_in_flight) == (provider.id, "sk-of-a-teacher", 2)
+    assert engine.url("/v1/chat/completions") == f"{provider.base_url}/chat/completions"
+    assert snapshot.find_version(project_id, "not-ours") is None
+    assert set(snapshot.names(project_id)) == {"gpt/large:1", "otter", "default"}
+    base = snapshot.find_version(project_id, "otter")
+    assert base is not None
+    assert [engine.id for engine in snapshot.find_engines(base)] == [engine_row.id]
+
+
+def test_the_policys_own_name_is_not_a_teachers(version: Version, key: ApiKey) -> None:
+    TeacherFactory.create(engine=ProviderFactory.create(project=key.agent.project), name="otter")
+    found = load_in_thread().find_version(key.agent.project_id, "otter")
+    assert found is not None
+    assert not found.is_text_only
+
+
+def test_a_provider_whose_credential_cannot_be_opened_says_so(
+    transactional_db: None, key: ApiKey, settings: Settings
+) -> None:
+    ProviderFactory.create(project=key.agent.project)
+    settings.SECRET_KEY = "another key than before"
+    (engine,) = load_in_thread().engines
+    assert "CLAW_SECRET_KEY" in engine.fault
+    assert engine.credential == ""
 
 
 def test_keys_end_with_their_time(transactional_db: None, key: ApiKey, agent: Agent) -> None:

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 from rest_framework.test import APIClient
 
-from apps.accounts.models import User
+from apps.accounts.models import AuditEvent, User
 from apps.core.ids import new_id
 from apps.registry.models import AliasName, Engine, Policy, Version
 from apps.registry.refresh import refresh_version
@@ -18,6 +18,7 @@ ClientOf = Callable[[User], APIClient]
 
 READS = ["/api/v1/policy", "/api/v1/versions", "/api/v1/engines"]
 LIVE = "/api/v1/aliases/live"
+SPLIT = "/api/v1/split"
 
 
 @pytest.fixture
@@ -129,6 +130,66 @@ def test_an_unverified_version_cannot_be_put_live(manage_client: APIClient, publ
 
 
 def test_wrong_methods_are_refused(manage_client: APIClient, version: Version) -> None:
-    for path in [*READS, f"/api/v1/versions/{version.id}"]:
+    for path in ["/api/v1/policy", "/api/v1/versions", f"/api/v1/versions/{version.id}"]:
         assert manage_client.post(path).status_code == 405
     assert manage_client.get(LIVE).status_code == 405
+    assert manage_client.post(SPLIT, {"live": 100}).status_code == 405
+
+
+def shares_of(policy: Policy) -> dict[str, int]:
+    return dict(policy.aliases.filter(live_share__gt=0).values_list("name", "live_share"))
+
+
+def test_a_trainer_splits_live_and_ends_the_split(manage_client: APIClient, policy: Policy, version: Version) -> None:
+    answer = manage_client.put(SPLIT, {"live": 90, "previous": 10})
+    assert answer.status_code == 200, answer.json()
+    assert {name: alias["live_share"] for name, alias in answer.json()["aliases"].items()} == {
+        "live": 0,
+        "previous": 10,
+    }
+    assert shares_of(policy) == {"previous": 10}
+    assert AuditEvent.objects.filter(action="live.split", object_id=policy.id).count() == 1
+
+    assert manage_client.put(SPLIT, {"live": 100}).status_code == 200
+    assert shares_of(policy) == {}
+
+
+@pytest.mark.parametrize(
+    ("body", "field"),
+    [
+        ({}, "live"),
+        ({"live": 90, "previous": 9}, "live"),
+        ({"live": 90, "previous": 11}, "live"),
+        ({"live": 0, "previous": 100}, "live"),
+        ({"live": 110, "previous": -10}, "live"),
+        ({"live": 90.5, "previous": 9.5}, "live"),
+        ({"live": 90, "newest": 10}, "newest"),
+    ],
+)
+def test_shares_that_make_no_sense_are_refused(
+    manage_client: APIClient, policy: Policy, version: Version, body: dict[str, float], field: str
+) -> None:
+    answer = manage_client.put(SPLIT, body)
+    assert (answer.status_code, answer.json()["field"]) == (400, field)
+    assert shares_of(policy) == {}
+
+
+def test_an_alias_that_names_nothing_takes_no_share(manage_client: APIClient, policy: Policy, version: Version) -> None:
+    answer = manage_client.put(SPLIT, {"live": 90, "candidate": 10})
+    assert (answer.status_code, answer.json()["field"]) == (409, "candidate")
+
+
+def test_only_trainers_of_the_team_split(
+    key_client: APIClient,
+    client_of: ClientOf,
+    viewer: User,
+    stranger: User,
+    anonymous_client: APIClient,
+    version: Version,
+) -> None:
+    body = {"live": 90, "previous": 10}
+    assert key_client.put(SPLIT, body).status_code == 403
+    assert client_of(viewer).put(f"{SPLIT}?project=shop", body).status_code == 403
+    assert client_of(stranger).put(f"{SPLIT}?project=shop", body).status_code == 404
+    assert anonymous_client.put(SPLIT, body).status_code == 401
+    assert shares_of(version.policy) == {}
