@@ -144,8 +144,7 @@ def _services(env: Env, *, level: Level) -> Iterator[Finding]:
         yield _bad("redis", f"{problem}: see {env.data_dir}/logs/valkey.log, or check REDIS_URL", level=level)
     else:
         yield _good("redis", "answers")
-    host = "127.0.0.1" if env.host in {"0.0.0.0", "::"} else env.host  # noqa: S104
-    if problem := health.check_http(f"http://{host}:{env.port}/healthz"):
+    if problem := health.check_http(f"{env.local_url}/healthz"):
         yield _bad("web process", f"{problem}: see {env.data_dir}/logs/web.log, or check CLAW_PORT", level=level)
     else:
         yield _good("web process", env.public_base_url)
@@ -168,7 +167,7 @@ def _database(*, level: Level) -> Iterator[Finding]:
 
 
 def _engines(*, level: Level) -> Iterator[Finding]:
-    engines = list(Engine.objects.replicas().filter(is_enabled=True))
+    engines = list(Engine.objects.filter(is_enabled=True))
     if not engines:
         yield _bad("engine", "none is registered: `make run` starts one, or set ENGINE_URLS", level="note")
     for engine in engines:

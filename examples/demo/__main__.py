@@ -6,13 +6,13 @@ Exits non-zero if the held-out reward did not rise, a request failed, or an answ
 
 import argparse
 import asyncio
-import os
 import sys
 import time
 from dataclasses import dataclass, field
 
 from openai import AsyncOpenAI
 
+from clawplatform.env import BadSettings, read_env
 from examples.demo.client import ApiError, JsonObject, PlatformClient
 from examples.demo.companion import CompanionReport, keep_calling
 from examples.demo.platform import DemoProject, PlatformError, create_demo_project, start_platform, stop_platform
@@ -206,10 +206,10 @@ async def _sum_up(platform: PlatformClient, report: CompanionReport, rounds: lis
 async def run_demo(settings: Settings) -> int:
     """Return the exit code."""
     started = time.monotonic()
-    host, port = os.environ.get("CLAW_HOST", "127.0.0.1"), os.environ.get("CLAW_PORT", "8000")
-    process = await start_platform(f"http://{host}:{port}")
+    base_url = read_env().local_url
+    process = await start_platform(base_url, say=say)
     try:
-        project = await create_demo_project(f"http://{host}:{port}")
+        project = await create_demo_project(base_url)
         say(f"project {project.slug}: {project.base_url}/p/{project.slug}/")
         outcome = await close_the_loop(project, settings, started=started)
         say("\n" + render_comparison(outcome, n_held_out=settings.n_held_out) + "\n")
@@ -238,7 +238,7 @@ def main() -> int:
     )
     try:
         return asyncio.run(run_demo(settings))
-    except (PlatformError, DemoError, ApiError) as error:
+    except (BadSettings, PlatformError, DemoError, ApiError) as error:
         say(f"FAULT: {error}")
         return 1
     except KeyboardInterrupt:

@@ -8,11 +8,15 @@ import time
 import urllib.error
 import urllib.request
 from asyncio.subprocess import DEVNULL, PIPE, Process
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from worker.host.startup import ENGINE_START_S, PROGRAM_START_S, READY_S, SERVICE_START_S
+
 ROOT = Path(__file__).resolve().parents[2]
-START_TIMEOUT_S = 420
+START_TIMEOUT_S = 2 * SERVICE_START_S + 2 * PROGRAM_START_S + ENGINE_START_S + READY_S  # what `manage.py up` allows
+PROGRESS_EVERY_S = 15
 STOP_TIMEOUT_S = 180
 
 
@@ -35,30 +39,53 @@ def _manage(*args: str) -> list[str]:
     return [sys.executable, str(ROOT / "manage.py"), *args]
 
 
-def is_ready(base_url: str) -> bool:
-    """Say whether a platform with a healthy engine answers at `base_url`."""
+def find_missing(base_url: str) -> list[str]:
+    """Return which parts of the platform at `base_url` do not work yet, by `/readyz`; [] when it is ready."""
     try:
-        with urllib.request.urlopen(f"{base_url}/readyz", timeout=3) as answer:  # noqa: S310 (our own address)
-            return bool(answer.status == 200)
-    except (OSError, urllib.error.URLError):
-        return False
+        with urllib.request.urlopen(f"{base_url}/readyz", timeout=3):  # noqa: S310 (our own address)
+            return []
+    except urllib.error.HTTPError as answer:
+        return _read_missing(answer.read())
+    except OSError:
+        return ["web process"]
 
 
-async def start_platform(base_url: str) -> Process | None:
-    """Return the process of `manage.py up` once it is ready, None when one ran already."""
-    if is_ready(base_url):
-        print(f"using the platform that runs at {base_url}")
+def _read_missing(body: bytes) -> list[str]:
+    try:
+        parts = json.loads(body)
+    except ValueError:
+        parts = None
+    missing = [name for name, works in parts.items() if works is False] if isinstance(parts, dict) else []
+    return missing or ["web process"]
+
+
+async def start_platform(base_url: str, *, say: Callable[[str], None]) -> Process | None:
+    """Return the process of `manage.py up` once it is ready, None when one ran already. Raises PlatformError."""
+    if not find_missing(base_url):
+        say(f"using the platform that runs at {base_url}")
         return None
     process = await asyncio.create_subprocess_exec(*_manage("up"), cwd=ROOT, stdin=DEVNULL, start_new_session=True)
-    deadline = time.monotonic() + START_TIMEOUT_S
-    while not await asyncio.to_thread(is_ready, base_url):
+    try:
+        await wait_until_ready(base_url, process, say=say)
+    except (PlatformError, asyncio.CancelledError):
+        await stop_platform(process)
+        raise
+    return process
+
+
+async def wait_until_ready(base_url: str, process: Process, *, say: Callable[[str], None]) -> None:
+    """Wait for `/readyz`, and say now and then for what. Raises PlatformError when the process ends, or in the end."""
+    started = said_at = time.monotonic()
+    while missing := await asyncio.to_thread(find_missing, base_url):
+        now = time.monotonic()
         if process.returncode is not None:
             raise PlatformError("`manage.py up` ended; what it said stands above")
-        if time.monotonic() > deadline:
-            await stop_platform(process)
-            raise PlatformError(f"the platform was not ready after {START_TIMEOUT_S} s; see var/logs")
+        if now - started > START_TIMEOUT_S:
+            raise PlatformError(f"not ready after {START_TIMEOUT_S} s, for want of: {', '.join(missing)}; see var/logs")
+        if now - said_at >= PROGRESS_EVERY_S:
+            said_at = now
+            say(f"    … {now - started:.0f} s, still waiting for: {', '.join(missing)}")
         await asyncio.sleep(1)
-    return process
 
 
 async def stop_platform(process: Process | None) -> None:

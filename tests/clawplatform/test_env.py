@@ -1,6 +1,7 @@
 """The settings' readers and the file that shows them."""
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -18,7 +19,9 @@ def read(**values: Any) -> Env:
 def test_the_example_file_names_every_setting_and_no_other() -> None:
     lines = (ROOT / ".env.example").read_text().splitlines()
     shown = {line.partition("=")[0] for line in lines if line and not line.startswith("#")}
-    assert shown == {field.alias for field in Env.model_fields.values()}
+    read_by_set_up = set(re.findall(r'read_setting\("(\w+)"\)', (ROOT / "setup" / "bootstrap.py").read_text()))
+    assert read_by_set_up >= {"CLAW_ML", "CLAW_CACHE_DIR"}
+    assert shown == {field.alias for field in Env.model_fields.values()} | read_by_set_up
 
 
 def test_the_example_file_shows_the_defaults() -> None:
@@ -33,6 +36,31 @@ def test_folders_are_absolute_wherever_a_process_starts(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("values", "hosts"),
+    [
+        ({}, []),
+        ({"CLAW_HOST": "10.0.0.7"}, ["10.0.0.7"]),
+        ({"CLAW_BASE_URL": "https://claw.example:8443/"}, ["claw.example"]),
+        ({"CLAW_BASE_URL": "http://[fd00::1]:8000"}, ["[fd00::1]"]),
+        ({"CLAW_BASE_URL": "https://claw.example", "CLAW_ALLOWED_HOSTS": "a.example, b.example"},
+         ["claw.example", "a.example", "b.example"]),
+    ],
+)  # fmt: skip
+def test_the_console_answers_under_its_own_names_and_those_that_are_named(
+    values: dict[str, str], hosts: list[str]
+) -> None:
+    assert set(read(**values).hosts) == {"127.0.0.1", "localhost", "[::1]", *hosts}
+
+
+@pytest.mark.parametrize(
+    ("host", "url"),
+    [("127.0.0.1", "http://127.0.0.1:80"), ("0.0.0.0", "http://127.0.0.1:80"), ("::", "http://[::1]:80")],  # noqa: S104
+)
+def test_programs_on_this_host_find_the_web_process(host: str, url: str) -> None:
+    assert read(CLAW_HOST=host, CLAW_PORT=80).local_url == url
+
+
+@pytest.mark.parametrize(
     ("name", "value"),
     [
         ("CLAW_PORT", "abc"),
@@ -41,6 +69,7 @@ def test_folders_are_absolute_wherever_a_process_starts(tmp_path: Path) -> None:
         ("CLAW_IDLE_CLOSE_S", "-1"),
         ("CLAW_DEBUG", "perhaps"),
         ("CLAW_BASE_URL", "claw.example"),
+        ("CLAW_BASE_URL", "http://claw.example:port"),
         ("ENGINE_URLS", "http://127.0.0.1:1, nonsense"),
         ("DATABASE_URL", "mysql://u:hidden@h/d"),
         ("DATABASE_URL", "postgresql://u:hidden@h:port/d"),

@@ -6,6 +6,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+from dotenv import dotenv_values
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -125,6 +126,48 @@ def test_the_flavour_follows_the_driver_and_can_be_chosen(
     monkeypatch.setenv("CLAW_ML", "tpu")
     with pytest.raises(bootstrap.SetupError, match="cpu or cuda"):
         bootstrap.choose_ml_flavour()
+
+
+DOTENV = """
+# CLAW_ML=commented
+CLAW_ML=cpu
+  CLAW_TORCH_INDEX = https://wheels.example/cpu#a   # a remark
+export CLAW_CACHE_DIR="${HOME}/two words # no remark"
+CLAW_BASE_URL='http://claw.example'  # a remark
+CLAW_MODEL=${CLAW_ML}/model
+CLAW_HOST=
+CLAW_ML=cuda
+"""
+
+
+def test_dotenv_is_read_as_the_web_side_reads_it(bootstrap: ModuleType, tmp_path: Path) -> None:
+    (tmp_path / ".env").write_text(DOTENV)
+    assert bootstrap.read_dotenv(tmp_path / ".env") == dict(dotenv_values(tmp_path / ".env"))
+
+
+def test_a_setting_comes_from_the_environment_and_else_from_dotenv(
+    bootstrap: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.delenv("CLAW_ML", raising=False)
+    assert bootstrap.read_setting("CLAW_ML") == ""
+    (tmp_path / ".env").write_text("CLAW_ML=cuda\n")
+    assert bootstrap.choose_ml_flavour() == "cuda"
+    monkeypatch.setenv("CLAW_ML", "")
+    assert bootstrap.choose_ml_flavour() == "cuda"
+    monkeypatch.setenv("CLAW_ML", "cpu")
+    assert bootstrap.choose_ml_flavour() == "cpu"
+
+
+def test_the_model_goes_where_dotenv_says(
+    bootstrap: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("CLAW_CACHE_DIR", raising=False)
+    (tmp_path / ".env").write_text(f"CLAW_CACHE_DIR={tmp_path}/cache\n")
+    model = tmp_path / "cache" / "models" / bootstrap.MODEL_NAME
+    model.mkdir(parents=True)
+    (model / "config.json").touch()
+    bootstrap.set_up_model()
+    assert f"already at {model}" in capsys.readouterr().out
 
 
 def test_a_command_that_fails_is_shown_with_the_end_of_its_output(bootstrap: ModuleType) -> None:

@@ -1,6 +1,9 @@
 """What a person reads once the platform is healthy: where to look, and how to point an agent at it."""
 
+import json
 from dataclasses import dataclass
+
+FIRST_CALL = {"model": "default", "max_tokens": 32, "messages": [{"role": "user", "content": "Say hello."}]}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -14,13 +17,15 @@ class Welcome:
     api_key: str
     credentials_file: str
     has_engine: bool
+    can_be_interrupted: bool  # a person sits at the terminal that this runs in
 
 
 def render_banner(welcome: Welcome) -> str:
     """Return the banner as text."""
     parts = [_links(welcome), _curl(welcome), _openclaw(welcome)]
     line = "─" * 78
-    return f"\n{line}\n" + "\n\n".join(parts) + f"\n{line}\nCtrl-C stops everything.\n"
+    end = "Ctrl-C" if welcome.can_be_interrupted else "`make stop`"
+    return f"\n{line}\n" + "\n\n".join(parts) + f"\n{line}\n{end} stops everything.\n"
 
 
 def _links(welcome: Welcome) -> str:
@@ -44,7 +49,7 @@ def _curl(welcome: Welcome) -> str:
             "  Try it:",
             f"    curl {welcome.base_url}/v1/chat/completions \\",
             f'      -H "Authorization: Bearer {welcome.api_key or "$CLAW_KEY"}" -H "Content-Type: application/json" \\',
-            """      -d '{"model": "default", "messages": [{"role": "user", "content": "Say hello."}]}'""",
+            "      -d '" + json.dumps(FIRST_CALL) + "'",
         ]
     )
 

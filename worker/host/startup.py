@@ -35,6 +35,7 @@ class Plan:
     data_dir: Path
     host: str
     port: int
+    web_url: str  # for our own checks, from this host
     database: str  # name in the embedded Postgres
     has_valkey: bool
     engine_port: int
@@ -52,12 +53,6 @@ class Plan:
     @property
     def engine_url(self) -> str:
         return f"http://127.0.0.1:{self.engine_port}"
-
-    @property
-    def web_url(self) -> str:
-        """Address for our own checks, from this host."""
-        host = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(self.host, self.host)  # noqa: S104
-        return f"http://{host}:{self.port}"
 
 
 class Platform:

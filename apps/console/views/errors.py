@@ -1,12 +1,19 @@
 """Pages for what no view could answer. Each says what to do next and under which id we logged it."""
 
+from django.core.exceptions import DisallowedHost
 from django.http import HttpRequest, HttpResponse
 
 from apps.console.replies import render_error
 
 
-def bad_request(request: HttpRequest, exception: Exception) -> HttpResponse:  # noqa: ARG001 (Django names it)
-    return render_error(request, status=400, detail="The address or the form could not be read. Go back and try again.")
+def bad_request(request: HttpRequest, exception: Exception) -> HttpResponse:
+    detail = "The address or the form could not be read. Go back and try again."
+    if isinstance(exception, DisallowedHost):
+        detail = (
+            "The platform does not answer under the host name of this address. Whoever runs it can allow the name: "
+            "in CLAW_BASE_URL, if that is the public address, else in CLAW_ALLOWED_HOSTS; then start it again."
+        )
+    return render_error(request, status=400, detail=detail)
 
 
 def forbidden(request: HttpRequest, exception: Exception) -> HttpResponse:  # noqa: ARG001 (Django names it)

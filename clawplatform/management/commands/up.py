@@ -82,6 +82,7 @@ def make_plan(env: Env, *, has_engine: bool) -> Plan:
         data_dir=env.data_dir,
         host=env.host,
         port=env.port,
+        web_url=env.local_url,
         database="" if env.database_url else EMBEDDED_DATABASE,
         has_valkey=not env.redis_url,
         engine_port=env.engine_port,
@@ -132,6 +133,7 @@ def _welcome(env: Env, seeded: Seeded, *, has_engine: bool) -> Welcome:
         api_key=seeded.agent_key,
         credentials_file=str(credentials_path(env)),
         has_engine=has_engine,
+        can_be_interrupted=sys.stdin is not None and sys.stdin.isatty(),
     )
 
 

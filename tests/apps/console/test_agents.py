@@ -35,6 +35,8 @@ def test_a_new_key_is_shown_once_and_ready_to_use(owner_browser: Client, agent: 
     assert (key.name, key.scope) == ("laptop", Scope.MANAGE)
     assert f"Bearer {secret}" in html
     assert "sendSessionAffinityHeaders" in html
+    assert "&quot;max_tokens&quot;: 32" in html
+    assert "max_tokens=32" in html
     assert response["Cache-Control"] == "no-store"
     assert secret not in owner_browser.get("/p/shop/agents/clerk").content.decode()
 

@@ -151,6 +151,19 @@ def test_a_form_without_its_token_is_refused_in_words(trajectory: Trajectory, ow
     assert "reload" in response.content.decode()
 
 
+@pytest.mark.parametrize(
+    ("address", "content_type"), [("/login", "text/html; charset=utf-8"), ("/api/v1/runs", "application/problem+json")]
+)
+def test_a_host_name_that_is_not_allowed_is_told_how_to_be(
+    address: str, content_type: str, anonymous_browser: Client
+) -> None:
+    response = anonymous_browser.get(address, headers={"host": "claw.example"})
+    assert (response.status_code, response["Content-Type"]) == (400, content_type)
+    words = response.content.decode()
+    assert "CLAW_ALLOWED_HOSTS" in words
+    assert "Traceback" not in words
+
+
 def test_an_unknown_api_address_answers_in_json(anonymous_browser: Client) -> None:
     response = anonymous_browser.get("/api/v1/nowhere")
     assert response.status_code == 404

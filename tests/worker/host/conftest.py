@@ -74,6 +74,7 @@ def plan(short_dir: Path, free_port: int) -> Plan:
         data_dir=short_dir / "data",
         host="127.0.0.1",
         port=free_port,
+        web_url=f"http://127.0.0.1:{free_port}",
         database="claw",
         has_valkey=True,
         engine_port=free_port,

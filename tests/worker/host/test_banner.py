@@ -12,6 +12,7 @@ FIRST = Welcome(
     api_key="claw-abc",
     credentials_file="/data/credentials.json",
     has_engine=True,
+    can_be_interrupted=True,
 )
 
 
@@ -23,6 +24,10 @@ def test_the_first_start_shows_the_secrets() -> None:
     assert "sendSessionAffinityHeaders: true, supportsPromptCacheKey: true" in text
 
 
+def test_the_first_call_ends_soon() -> None:
+    assert '"max_tokens": 32' in render_banner(FIRST)
+
+
 def test_later_starts_show_none_but_say_where_they_are() -> None:
     text = render_banner(replace(FIRST, password="", api_key=""))
     assert "$CLAW_KEY" in text
@@ -31,3 +36,8 @@ def test_later_starts_show_none_but_say_where_they_are() -> None:
 
 def test_a_start_without_an_engine_says_so() -> None:
     assert "none: model calls are answered once one is registered" in render_banner(replace(FIRST, has_engine=False))
+
+
+def test_it_names_the_way_to_stop_that_works_here() -> None:
+    assert render_banner(FIRST).endswith("Ctrl-C stops everything.\n")
+    assert render_banner(replace(FIRST, can_be_interrupted=False)).endswith("`make stop` stops everything.\n")
