@@ -6,7 +6,7 @@ number must not enter any baseline. A trajectory without a reward never comes he
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from statistics import fmean
@@ -92,11 +92,6 @@ def _settle(advantage: float) -> float:
 def are_all_zero(advantages: Iterable[float]) -> bool:
     """Return whether training on these would change nothing."""
     return not any(advantages)
-
-
-def spread_advantages(advantages: Mapping[str, float], *, trajectory_of: Mapping[str, str]) -> dict[str, float]:
-    """Return each step's advantage by its id: that of its trajectory (`trajectory_of` maps step to trajectory)."""
-    return {step_id: advantages[trajectory_id] for step_id, trajectory_id in trajectory_of.items()}
 
 
 class DiscardReason(StrEnum):

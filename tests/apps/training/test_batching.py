@@ -18,7 +18,6 @@ from apps.training.batching import (
     are_all_zero,
     compute_advantages,
     discard_reason,
-    spread_advantages,
 )
 from apps.training.recipes import RecipeConfig
 
@@ -114,35 +113,14 @@ def test_a_reward_that_is_no_number_is_refused() -> None:
         compute_advantages(scored([math.nan]), recipe=EMA, baseline=NEW)
 
 
-def two_turns(rewards: Sequence[float]) -> tuple[dict[str, float], dict[str, str]]:
-    """Trajectories of two steps each; the reward stands at the end, as in the reference system's rows."""
-    advantages, _ = compute_advantages(scored(rewards, ["a"] * len(rewards)), recipe=GROUP, baseline=NEW)
-    owners = {f"t{number}/{turn}": f"t{number}" for number in range(len(rewards)) for turn in (1, 2)}
-    return spread_advantages(advantages, trajectory_of=owners), owners
+def test_five_successes_at_one_prompt_teach_nothing() -> None:
+    advantages, _ = compute_advantages(scored([1.0] * 5, ["a"] * 5), recipe=GROUP, baseline=NEW)
+    assert are_all_zero(advantages.values())
 
 
-def test_five_two_turn_successes_say_nothing_about_any_turn() -> None:
-    """Rows as independent samples would give first turns about -0.95 and last turns about +0.95 (as z-scores)."""
-    rows = [0.0, 1.0] * 5
-    mean, spread = sum(rows) / 10, math.sqrt(sum((row - 0.5) ** 2 for row in rows) / 9)
-    assert [round((row - mean) / spread, 2) for row in rows[:2]] == [-0.95, 0.95]
-    steps, _ = two_turns([1.0] * 5)
-    assert len(steps) == 10
-    assert are_all_zero(steps.values())
-
-
-def test_one_failure_in_five_has_the_right_sign_on_every_step() -> None:
-    steps, owners = two_turns([1.0, 1.0, 1.0, 1.0, 0.0])
-    for step, trajectory in owners.items():
-        assert steps[step] == pytest.approx(-1.0 if trajectory == "t4" else 0.25)
-
-
-def test_the_number_of_steps_does_not_enter_the_baseline() -> None:
-    advantages, _ = compute_advantages(scored([1.0, 0.0]), recipe=EMA, baseline=NEW)
-    owners = {**{f"long/{turn}": "t0" for turn in range(50)}, "short/0": "t1"}
-    steps = spread_advantages(advantages, trajectory_of=owners)
-    assert {steps[step] for step in owners if step.startswith("long")} == {0.5}
-    assert steps["short/0"] == -0.5
+def test_one_failure_in_five_is_told_from_the_rest() -> None:
+    advantages, _ = compute_advantages(scored([1.0] * 4 + [0.0], ["a"] * 5), recipe=GROUP, baseline=NEW)
+    assert values(advantages) == pytest.approx([0.25] * 4 + [-1.0])
 
 
 GOOD = StepFacts(

@@ -1,8 +1,7 @@
-"""Runs the tests under ml/ where torch is, and starts real trainers by the real launcher on a tiny random model."""
+"""Real trainers, started by the real launcher on a tiny random model."""
 
 import dataclasses
 import os
-import re
 import shutil
 import signal
 import socket
@@ -13,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from django.conf import settings
 
 from apps.core.contracts.checksum import hash_folder
 from apps.core.contracts.training import EVENTS_FILE, LOG_FILE, STOP_FILE, OptimizerSettings, TrainerEvent
@@ -24,14 +22,6 @@ from worker.trainer.events import read_events
 pytestmark = [pytest.mark.real, pytest.mark.timeout(600)]
 START_S = 180  # the first start compiles an operator
 TIMING = {"seconds", "tokens_per_s"}
-
-
-@pytest.fixture(scope="session")
-def ml_python() -> str:
-    python = Path(settings.CLAW.ml_python)
-    if not python.exists():
-        pytest.fail(f"there is no ML environment at {python}: run `make setup`")
-    return str(python)
 
 
 @pytest.fixture(scope="session")
@@ -137,27 +127,6 @@ def curve(trainer: Trainer) -> list[dict[str, float]]:
 
 def probes(trainer: Trainer) -> list[tuple[float, ...]]:
     return [event.probe.logprobs for event in trainer.events() if event.kind == "step" and event.probe]
-
-
-def test_the_tests_that_need_torch_pass(ml_python: str) -> None:
-    folder = "tests/worker/trainer/ml"
-    command = [
-        ml_python,
-        "-m",
-        "pytest",
-        folder,
-        "-c",
-        f"{folder}/pytest.ini",
-        "--rootdir",
-        ".",
-        "--confcutdir",
-        folder,
-    ]
-    answer = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=False)
-    assert answer.returncode == 0, answer.stdout[-5000:]
-    passed = re.search(r"(\d+) passed", answer.stdout)
-    assert passed is not None
-    assert int(passed[1]) > 50
 
 
 def test_what_a_run_leaves_behind(whole: Trainer) -> None:
