@@ -167,7 +167,7 @@ def _database(*, level: Level) -> Iterator[Finding]:
 
 
 def _engines(*, level: Level) -> Iterator[Finding]:
-    engines = list(Engine.objects.filter(is_enabled=True))
+    engines = list(Engine.objects.replicas().filter(is_enabled=True))
     if not engines:
         yield _bad("engine", "none is registered: `make run` starts one, or set ENGINE_URLS", level="note")
     for engine in engines:

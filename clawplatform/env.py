@@ -5,11 +5,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 from urllib.parse import urlsplit
 
 from pydantic import Field, ValidationError, field_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
+
+from worker.engine.launch import detect_dtype
 
 ROOT = Path(__file__).resolve().parent.parent
 LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
@@ -31,7 +33,7 @@ class Env(BaseSettings):
     port: int = Field(default=8000, ge=1, le=65535, alias="CLAW_PORT")
     base_url: str = Field(default="", alias="CLAW_BASE_URL")
     engine_port: int = Field(default=8100, ge=1, le=65535, alias="CLAW_ENGINE_PORT")
-    engine_dtype: str = Field(default="bfloat16", alias="CLAW_ENGINE_DTYPE")
+    engine_dtype: Literal["auto", "bfloat16", "float32"] = Field(default="auto", alias="CLAW_ENGINE_DTYPE")
     secret_key: str = Field(default="", alias="CLAW_SECRET_KEY")
     debug: bool = Field(default=False, alias="CLAW_DEBUG")
     allowed_hosts: str = Field(default="", alias="CLAW_ALLOWED_HOSTS")
@@ -39,9 +41,20 @@ class Env(BaseSettings):
     model: Path | None = Field(default=None, alias="CLAW_MODEL")
     idle_close_s: int = Field(default=1800, ge=0, alias="CLAW_IDLE_CLOSE_S")
     drain_s: int = Field(default=600, ge=0, alias="CLAW_DRAIN_S")
+    engine_wait_s: float = Field(default=60, ge=0, alias="CLAW_ENGINE_WAIT_S")
+    engine_queue: int = Field(default=1000, ge=1, alias="CLAW_ENGINE_QUEUE")
+    provider_hosts: Annotated[tuple[str, ...], NoDecode] = Field(default=(), alias="CLAW_PROVIDER_HOSTS")
     database_url: str = Field(default="", alias="DATABASE_URL")
     redis_url: str = Field(default="", alias="REDIS_URL")
     engine_urls: Annotated[tuple[str, ...], NoDecode] = Field(default=(), alias="ENGINE_URLS")
+
+    @field_validator("provider_hosts", mode="before")
+    @classmethod
+    def split_hosts(cls, value: object) -> object:
+        """Read a comma-separated list."""
+        if isinstance(value, str):
+            return tuple(host.strip().lower() for host in value.split(",") if host.strip())
+        return value
 
     @field_validator("engine_urls", mode="before")
     @classmethod
@@ -72,7 +85,9 @@ class Env(BaseSettings):
         return value
 
     def model_post_init(self, _context: object, /) -> None:
-        """Resolve the folders once, so that every process sees absolute paths."""
+        """Resolve what is relative or automatic once, so that every process sees the same."""
+        if self.engine_dtype == "auto":
+            self.engine_dtype = detect_dtype()
         self.data_dir = self.data_dir.expanduser().resolve()
         self.cache_dir = self.cache_dir.expanduser().resolve()
 
