@@ -18,6 +18,7 @@ from apps.gateway.desk import Desk
 from apps.gateway.errors import ApiError, handle_api_error, render_error
 from apps.gateway.health import Health
 from apps.gateway.model_list.http import ModelList
+from apps.gateway.responses.http import StoredResponses, make_responses_endpoint
 
 log = structlog.get_logger(__name__)
 
@@ -89,6 +90,8 @@ def make_gateway(desk: Desk) -> Starlette:
     models, health = ModelList(desk), Health(desk)
     routes = [
         Route("/v1/chat/completions", make_chat_endpoint(desk), methods=["POST"]),
+        Route("/v1/responses", make_responses_endpoint(desk), methods=["POST"]),
+        Route("/v1/responses/{response_id}", StoredResponses(desk).detail, methods=["GET"]),
         Route("/v1/models", models.list, methods=["GET"]),
         Route("/v1/models/{model:path}", models.detail, methods=["GET"]),
         Route("/healthz", health.healthz, methods=["GET"]),

@@ -53,3 +53,26 @@ async def find_trajectory(connection: psycopg.AsyncConnection[Any], trajectory_i
     )
     row = await cursor.fetchone()
     return TrajectoryStub(project_id=row[0], state=row[1]) if row else None
+
+
+@dataclass(frozen=True, slots=True)
+class StoredAnswer:
+    """As much of an exchange as the gateway needs to go on from its answer or to show it again."""
+
+    request: bytes
+    response: bytes
+    chat_request: bytes | None
+    chat_response: bytes | None
+    status: str
+
+
+async def find_answers(
+    connection: psycopg.AsyncConnection[Any], response_ids: Sequence[str], *, project_id: str
+) -> dict[str, StoredAnswer]:
+    """Return the project's answers by their ids; those that it does not have, or that say nothing, are left out."""
+    cursor = await connection.execute(
+        "SELECT response_id, request, response, chat_request, chat_response, status FROM trajectories_exchange "
+        "WHERE response_id = ANY(%s) AND project_id = %s AND response IS NOT NULL",
+        [list(response_ids), project_id],
+    )
+    return {row[0]: StoredAnswer(*row[1:]) for row in await cursor.fetchall()}

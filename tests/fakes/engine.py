@@ -47,6 +47,7 @@ class Script:
 
     pieces: list[str] = field(default_factory=lambda: ["Hel", "lo", " 🦦", " you"])
     tool: Json | None = None  # {"name", "arguments"}: answer with this call instead
+    more_tools: list[Json] = field(default_factory=list)  # and with these beside it
     reasoning: str = ""
     finish_reason: str = "stop"
     pause_s: float = 0.0  # before each chunk
@@ -140,7 +141,11 @@ class FakeEngine:
     def _sample(self, body: Json, headers: dict[str, str]) -> EngineCall:
         pieces = self.script.pieces
         if self.script.tool is not None:
-            pieces = ["<tool_call>", *_cut(json.dumps(self.script.tool)), "</tool_call>"]
+            pieces = [
+                piece
+                for tool in (self.script.tool, *self.script.more_tools)
+                for piece in ("<tool_call>", *_cut(json.dumps(tool)), "</tool_call>")
+            ]
         choices = [
             Sampled(
                 pieces=[*pieces, "<|im_end|>"],
@@ -162,9 +167,15 @@ class FakeEngine:
         if self.script.reasoning:
             message["reasoning"] = self.script.reasoning
         if self.script.tool is not None:
-            function = {"name": self.script.tool["name"], "arguments": json.dumps(self.script.tool["arguments"])}
             message["content"] = None
-            message["tool_calls"] = [{"id": CALL_ID, "type": "function", "function": function}]
+            message["tool_calls"] = [
+                {
+                    "id": CALL_ID,
+                    "type": "function",
+                    "function": {"name": tool["name"], "arguments": json.dumps(tool["arguments"])},
+                }
+                for tool in (self.script.tool, *self.script.more_tools)
+            ]
         return message
 
     def _whole(self, call: EngineCall) -> Json:
@@ -250,12 +261,14 @@ class FakeEngine:
         pieces = call.choices[0].pieces
         if self.script.tool is None:
             return [{"content": piece} for piece in pieces[:-1]] + [{}]
-        arguments = _cut(json.dumps(self.script.tool["arguments"]))
-        name = {"id": CALL_ID, "type": "function", "index": 0, "function": {"name": self.script.tool["name"]}}
-        shown: list[Json] = [{}, {"content": None, "tool_calls": [name]}]
-        shown += [
-            {"content": None, "tool_calls": [{"index": 0, "function": {"arguments": part}}]} for part in arguments
-        ]
+        shown: list[Json] = [{}]
+        for index, tool in enumerate((self.script.tool, *self.script.more_tools)):
+            name = {"id": CALL_ID, "type": "function", "index": index, "function": {"name": tool["name"]}}
+            shown.append({"content": None, "tool_calls": [name]})
+            shown += [
+                {"content": None, "tool_calls": [{"index": index, "function": {"arguments": part}}]}
+                for part in _cut(json.dumps(tool["arguments"]))
+            ]
         return shown[: len(pieces) - 1] + [{} for _ in range(len(pieces) - len(shown))]
 
 

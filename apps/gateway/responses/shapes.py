@@ -1,0 +1,255 @@
+"""What a Responses request may hold, and the chat request that it becomes.
+
+Explicit tables: fields that are read here, fields that go to the engine as they are, fields that change nothing, and
+fields that would change the meaning and are refused by name. What stands in no table is left out, and the client is
+told. `truncation` is accepted, but nothing is ever cut: the engine refuses a prompt that is too long.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+
+from apps.gateway.bodies import read_json
+from apps.gateway.capture import Wishes
+from apps.gateway.dialect import Json, ModelRequest
+from apps.gateway.errors import ApiError, bad_request
+from apps.gateway.responses.history import History
+from apps.gateway.responses.speech import Manner
+from apps.gateway.responses.tools import ToolBook, plain, read_tools
+
+SEALED = "reasoning.encrypted_content"
+LOGPROBS = "message.output_text.logprobs"
+
+# Names that chat completions have too, and what vLLM and others understand beyond OpenAI's.
+PASSED = frozenset(
+    {
+        "chat_template_kwargs",
+        "frequency_penalty",
+        "logit_bias",
+        "min_p",
+        "min_tokens",
+        "parallel_tool_calls",
+        "presence_penalty",
+        "repetition_penalty",
+        "seed",
+        "stop",
+        "stop_token_ids",
+        "temperature",
+        "top_k",
+        "top_p",
+    }
+)
+READ = frozenset(
+    {
+        "include",
+        "input",
+        "instructions",
+        "max_output_tokens",
+        "model",
+        "previous_response_id",
+        "reasoning",
+        "stream",
+        "text",
+        "tool_choice",
+        "tools",
+        "top_logprobs",
+    }
+)
+# Accepted because clients send them; they steer other people's servers.
+IGNORED = frozenset(
+    {
+        "client_metadata",
+        "max_tool_calls",
+        "metadata",
+        "prompt_cache_key",
+        "prompt_cache_options",
+        "prompt_cache_retention",
+        "safety_identifier",
+        "service_tier",
+        "store",
+        "stream_options",
+        "truncation",
+        "user",
+    }
+)
+# Silence would give another answer than the one asked for. Field → what to do instead.
+REFUSED = {
+    "background": "wait for the answer, or stream it",
+    "conversation": "use `previous_response_id`, or send the conversation as `input`",
+    "prompt": "this platform keeps no prompt templates: send `instructions` and `input`",
+}
+_ECHOED = ("max_tool_calls", "prompt_cache_key", "safety_identifier", "service_tier", "user")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResponsesRequest(ModelRequest):
+    """`manner`: how the answer is to be told. `echo`: the settings that each response repeats."""
+
+    manner: Manner
+    echo: Json
+
+
+def check_request(raw: bytes) -> Json:
+    """Return the body; raises ApiError (400) that names the field at fault. Items and tools are not looked at yet."""
+    body = read_json(raw)
+    for name, is_right, expected in _CHECKS:
+        if body.get(name) is not None and not is_right(body[name]):
+            raise _wrong(name, f"must be {expected}")
+    for name, advice in REFUSED.items():
+        if body.get(name):
+            raise bad_request(f"`{name}` is not supported: {advice}.", param=name, code="unsupported_parameter")
+    for name in ("model", "input"):
+        if not body.get(name) and not (name == "input" and body.get("previous_response_id")):
+            raise _wrong(name, "is required")
+    return body
+
+
+def make_request(body: Json, *, items: Any, earlier: list[Json]) -> ResponsesRequest:
+    """Return the request. `items`: the input, its references resolved; `earlier`: the messages that it goes on from."""
+    tools = read_tools(body.get("tools") or [], body.get("tool_choice"))
+    history = History(earlier)
+    if isinstance(items, str):
+        items = [{"role": "user", "content": items}]
+    for place, item in enumerate(items):
+        history.add(item, where=f"input[{place}]")
+    messages = history.finish(body.get("instructions"))
+    form = {"messages": messages} | ({"tools": tools.functions} if tools.functions else {})
+    include, reasoning = body.get("include") or [], body.get("reasoning") or {}
+    summary = reasoning.get("summary") or reasoning.get("generate_summary")
+    return ResponsesRequest(
+        body=body,
+        engine_body=form | _settings(body, tools=tools, wants_logprobs=LOGPROBS in include),
+        model=body["model"],
+        is_streamed=bool(body.get("stream")),
+        wishes=Wishes(logprobs=LOGPROBS in include),
+        chat_form=form,
+        dropped=tools.dropped | history.dropped | _unknown_fields(body),
+        manner=Manner(tools=tools, is_summary=summary is not None, is_sealed=SEALED in include),
+        echo=_make_echo(body, tools),
+    )
+
+
+def _settings(body: Json, *, tools: ToolBook, wants_logprobs: bool) -> Json:
+    """Return everything but messages and tools as chat completions have it."""
+    settings = {name: body[name] for name in PASSED if body.get(name) is not None}
+    if not tools.functions:
+        settings.pop("parallel_tool_calls", None)
+    found = {
+        "stream": body.get("stream"),
+        "tool_choice": tools.choice,
+        "max_completion_tokens": body.get("max_output_tokens"),
+        "reasoning_effort": (body.get("reasoning") or {}).get("effort"),
+        "response_format": _read_format((body.get("text") or {}).get("format")),
+        "top_logprobs": body.get("top_logprobs") if wants_logprobs else None,
+    }
+    return settings | {name: value for name, value in found.items() if value is not None}
+
+
+def _read_format(form: Any) -> Json | None:
+    if form is None:
+        return None
+    kind = form.get("type") if isinstance(form, dict) else None
+    if kind == "text":
+        return None
+    if kind == "json_object":
+        return {"type": kind}
+    if kind != "json_schema":
+        raise _wrong("text.format.type", "must be text, json_object or json_schema")
+    if not isinstance(form.get("schema"), dict):
+        raise _wrong("text.format.schema", "must be a JSON schema")
+    names = ("description", "schema", "strict")
+    schema = {"name": form.get("name") or "answer"} | {name: form[name] for name in names if form.get(name) is not None}
+    return {"type": kind, "json_schema": schema}
+
+
+def _unknown_fields(body: Json) -> Json:
+    unknown = body.keys() - PASSED - READ - IGNORED - REFUSED.keys()
+    return {plain(name): "unknown" for name in sorted(unknown) if body[name] is not None}
+
+
+def _make_echo(body: Json, tools: ToolBook) -> Json:
+    text, reasoning = body.get("text") or {}, body.get("reasoning") or {}
+    choice = body.get("tool_choice")
+    return {
+        "model": body["model"],
+        "instructions": body.get("instructions"),
+        "previous_response_id": body.get("previous_response_id"),
+        "max_output_tokens": body.get("max_output_tokens"),
+        "temperature": body.get("temperature"),
+        "top_p": body.get("top_p"),
+        "top_logprobs": body.get("top_logprobs") or 0,
+        "parallel_tool_calls": body.get("parallel_tool_calls") is not False,
+        "store": body.get("store") is not False,
+        "background": False,
+        "truncation": "disabled",
+        "metadata": body.get("metadata") or {},
+        "reasoning": {"effort": reasoning.get("effort"), "summary": reasoning.get("summary")},
+        "text": _freeze("text", {**text, "format": text.get("format") or {"type": "text"}}),
+        "tool_choice": _freeze("tool_choice", "auto" if choice is None else choice),
+        "tools": _freeze("tools", tools.shown),
+        **{name: body[name] for name in _ECHOED if body.get(name) is not None},
+    }
+
+
+def _freeze(name: str, value: Any) -> orjson.Fragment:
+    """Write the value once: a stream repeats it three times."""
+    try:
+        return orjson.Fragment(orjson.dumps(value))
+    except orjson.JSONEncodeError as error:  # it reads deeper than it writes
+        raise bad_request(f"`{name}` is nested too deeply.", param=name, code="invalid_json") from error
+
+
+def _is(*kinds: type) -> Callable[[Any], bool]:
+    return lambda value: type(value) in kinds
+
+
+def _is_between(low: float, high: float) -> Callable[[Any], bool]:
+    return lambda value: type(value) in {int, float} and low <= value <= high
+
+
+def _is_text_map(value: Any) -> bool:
+    return isinstance(value, dict) and all(isinstance(text, str) for text in value.values())
+
+
+def _is_text_list(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(text, str) for text in value)
+
+
+def _has_texts(*names: str) -> Callable[[Any], bool]:
+    return lambda value: (
+        isinstance(value, dict) and all(value.get(name) is None or isinstance(value[name], str) for name in names)
+    )
+
+
+_CHECKS: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
+    ("model", _is(str), "a string"),
+    ("input", _is(str, list), "a string or a list of items"),
+    ("instructions", _is(str), "a string"),
+    ("previous_response_id", _is(str), "a string"),
+    ("stream", _is(bool), "true or false"),
+    ("background", _is(bool), "true or false"),
+    ("store", _is(bool), "true or false"),
+    ("parallel_tool_calls", _is(bool), "true or false"),
+    ("tools", _is(list), "a list"),
+    ("include", _is_text_list, "a list of strings"),
+    ("metadata", _is_text_map, "an object of strings"),
+    ("reasoning", _has_texts("effort", "summary", "generate_summary"), "an object of strings"),
+    ("text", _has_texts("verbosity"), "an object"),
+    ("truncation", lambda value: value in ("auto", "disabled"), "`auto` or `disabled`"),
+    ("max_output_tokens", lambda value: type(value) is int and value >= 1, "an integer of at least 1"),
+    ("max_tool_calls", _is(int), "an integer"),
+    ("top_logprobs", lambda value: type(value) is int and 0 <= value <= 20, "an integer from 0 to 20"),
+    ("temperature", _is_between(0, 2), "a number from 0 to 2"),
+    ("top_p", _is_between(0, 1), "a number from 0 to 1"),
+    ("seed", _is(int), "an integer"),
+    ("prompt_cache_key", _is(str), "a string"),
+    ("safety_identifier", _is(str), "a string"),
+    ("service_tier", _is(str), "a string"),
+    ("user", _is(str), "a string"),
+)
+
+
+def _wrong(name: str, what: str) -> ApiError:
+    return bad_request(f"Invalid request: `{name}` {what}.", param=name)
