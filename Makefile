@@ -5,10 +5,10 @@ WEB := .venv/bin/python
 export DJANGO_SETTINGS_MODULE := clawplatform.settings
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run demo stop test check fmt doctor clean
+.PHONY: help setup run demo stop test check fmt bench-gateway doctor clean
 
 help:  ## list the targets
-	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-13s %s\n", $$1, $$2}'
 
 setup:  ## install everything: two Python environments, the browser library, the default model
 	@$(PYTHON) setup/bootstrap.py all
@@ -45,6 +45,10 @@ fmt: dev-tools  ## format the code and mend what the linter can
 .PHONY: dev-tools
 dev-tools:
 	@$(PYTHON) setup/bootstrap.py dev
+
+bench-gateway:  ## measure the gateway beside a bare pass-through, LiteLLM and Portkey (needs wrk and npm)
+	@$(PYTHON) setup/bootstrap.py dev
+	@exec $(WEB) -m bench.gateway $(ARGS)
 
 doctor:  ## say what is wrong on this machine and what to do about it
 	@$(PYTHON) setup/bootstrap.py web

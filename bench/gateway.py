@@ -1,47 +1,37 @@
-"""What the gateway costs: an instant stub engine, called directly, through a bare Starlette pass-through, and through
-the gateway with durable capture on. One load generator (wrk), one run, one machine.
+"""What the gateway costs: one instant stub engine, one load generator (wrk), one run, one machine.
 
-    python -m bench.gateway [seconds a cell]
+    make bench-gateway            (or: python -m bench.gateway [--seconds N] [--no-peers] [--calls N])
 
-Prints a table and, last, one line `BENCH_GATEWAY {json}`. Needs wrk; starts its own Postgres (fsync on) and Valkey.
+Measured side by side: the stub alone, a bare Starlette pass-through, our gateway with durable capture to Postgres on
+(one process, then two), LiteLLM's proxy and Portkey's gateway. Prints a table, the ratios that matter and, last, one
+line `BENCH_GATEWAY {json}`. Needs wrk, and npm for Portkey; starts its own Postgres (fsync on) and Valkey.
 """
 
+import argparse
 import json
+import math
 import os
-import re
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 
-import psutil
+from bench import peers
+from bench.load import count_cpu_s, measure, measure_first_token_ms, measure_rss_mb, write_lua
+from bench.services import answers, running, start_services, wait_for
 
-from worker.host import health, postgres, valkey
-
-SECRET = "claw-bench"  # noqa: S105 (of a database that lives for a minute)
-STUB, PASS_THROUGH, GATEWAY = 8971, 8972, 8973
-PATH = "/v1/chat/completions"
+ROOT = Path(__file__).resolve().parent.parent
+SECRET = "sk-claw-bench"  # noqa: S105 (of a database that lives for a minute)
+PORTS = {"stub": 8971, "pass-through": 8972, "gateway": 8973, "gateway x2": 8974, "litellm": 8975, "portkey": 8976}
+STUB_URL = f"http://127.0.0.1:{PORTS['stub']}"
 TITLES = "server         stream  KB  in flight    req/s   p50 ms   p99 ms  cpu ms  fail     MB"
-LUA = """
-wrk.method = "POST"
-wrk.headers["Content-Type"] = "application/json"
-wrk.headers["Authorization"] = "Bearer {secret}"
-wrk.body = [==[{body}]==]
-done = function(summary, latency, requests)
-  io.write(string.format("RESULT %f %f %f %d\\n", summary.requests / (summary.duration / 1e6),
-    latency:percentile(50) / 1000, latency:percentile(99) / 1000,
-    summary.errors.status + summary.errors.read + summary.errors.timeout + summary.errors.connect))
-end
-"""
+N_FIRST_TOKENS = 200
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,130 +50,172 @@ class Cell:
     rss_mb: float
 
 
-@contextmanager
-def running(*command: str, env: dict[str, str], user: str | None = None) -> Iterator[int]:
-    """Run a child for the time of the block."""
-    child = subprocess.Popen(command, env=env, user=user, group=user, cwd="/" if user else None, stdout=2)
-    try:
-        yield child.pid
-    finally:
-        child.send_signal(signal.SIGINT)
-        child.wait(20)
+@dataclass(frozen=True, kw_only=True)
+class Flatness:
+    """The gateway's memory before and after many calls."""
+
+    n_calls: int
+    rss_before_mb: float
+    rss_after_mb: float
 
 
-def uvicorn(app: str, port: int) -> list[str]:
-    return [sys.executable, "-m", "uvicorn", app, "--port", str(port), "--log-level", "warning", "--no-access-log"]
+def uvicorn(app: str, port: int, *flags: str) -> list[str]:
+    return [
+        sys.executable,
+        "-m",
+        "uvicorn",
+        app,
+        "--port",
+        str(port),
+        "--log-level",
+        "warning",
+        "--no-access-log",
+        *flags,
+    ]
 
 
-def start_services(folder: Path, stack: ExitStack) -> dict[str, str]:
-    """Start Postgres and Valkey; return the environment that names them."""
-    sockets, pgdata, redis_socket = folder / "socket", folder / "pgdata", folder / "valkey.sock"
-    postgres.prepare(pgdata, socket_dir=sockets)
-    valkey.prepare(folder / "valkey", socket=redis_socket)
-    env = dict(os.environ)
-    stack.enter_context(running(*postgres.command(pgdata, socket_dir=sockets), env=env, user=postgres.server_user()))
-    stack.enter_context(running(*valkey.command(folder / "valkey", socket=redis_socket), env=env))
-    wait_for("Postgres", lambda: health.check_postgres_socket(sockets, user=postgres.SUPERUSER))
-    return env | {
-        "DATABASE_URL": f"postgresql://{postgres.SUPERUSER}@/postgres?host={sockets}",
-        "REDIS_URL": f"unix://{redis_socket}",
-        "CLAW_DATA_DIR": str(folder / "data"),
-        "STUB_URL": f"http://127.0.0.1:{STUB}",
+def start_servers(stack: ExitStack, env: dict[str, str], *, folder: Path, with_peers: bool) -> dict[str, int]:
+    """Start all that are measured; return their process ids by name."""
+    door = "clawplatform.asgi:application"
+    commands = {
+        "stub": uvicorn("bench.gateway_parts:stub", PORTS["stub"]),
+        "pass-through": uvicorn("bench.gateway_parts:pass_through", PORTS["pass-through"]),
+        "gateway": uvicorn(door, PORTS["gateway"]),
+        "gateway x2": uvicorn(door, PORTS["gateway x2"], "--workers", "2"),
     }
+    envs: dict[str, dict[str, str]] = {}
+    if with_peers:
+        home = ROOT / "var" / "bench"
+        peers.install_peers(home)
+        found = {
+            "litellm": peers.litellm(home, port=PORTS["litellm"], stub_url=STUB_URL, secret=SECRET),
+            "portkey": peers.portkey(home, port=PORTS["portkey"]),
+        }
+        commands |= {name: list(peer.command) for name, peer in found.items()}
+        envs = {name: dict(os.environ) | peer.env for name, peer in found.items()}  # LiteLLM would use DATABASE_URL
+    pids = {}
+    for name, command in commands.items():
+        log = folder / f"{name}.log"
+        pids[name] = stack.enter_context(running(*command, env=envs.get(name, env), log=log))
+        wait_for(name, partial(answers, f"http://127.0.0.1:{PORTS[name]}/healthz"))
+    return pids
 
 
-def wait_for(name: str, check: health.Check) -> None:
-    health.wait_until_healthy(name, check, timeout_s=60, death=lambda: None)
-
-
-def answers(url: str) -> str | None:
-    try:
-        with urllib.request.urlopen(url, timeout=2):  # noqa: S310 (our own address)
-            return None
-    except urllib.error.HTTPError:
-        return None
-    except OSError as error:
-        return str(error)
-
-
-def make_lua(folder: Path, *, is_streamed: bool, request_kb: int) -> Path:
-    text = "a word and another " * (request_kb * 1024 // 19)
-    body = {"model": "bench", "stream": is_streamed, "messages": [{"role": "user", "content": text}]}
-    path = folder / f"{is_streamed}-{request_kb}.lua"
-    path.write_text(LUA.replace("{secret}", SECRET).replace("{body}", json.dumps(body)))
-    return path
-
-
-def measure(port: int, lua: Path, *, in_flight: int, seconds: int) -> tuple[float, float, float, int]:
-    """Return requests a second, p50 and p99 in milliseconds, and the number of failures."""
-    url = f"http://127.0.0.1:{port}{PATH}"
-    command = ["wrk", "-t1", f"-c{in_flight}", f"-d{seconds}s", "--timeout", "10s", "-s", str(lua), url]
-    out = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    found = re.search(r"RESULT (\S+) (\S+) (\S+) (\d+)", out)
-    if found is None:
-        raise SystemExit(f"wrk said:\n{out}")
-    return float(found[1]), float(found[2]), float(found[3]), int(found[4])
-
-
-def cpu_seconds(pid: int) -> float:
-    times = psutil.Process(pid).cpu_times()
-    return times.user + times.system
-
-
-def run_cells(folder: Path, pids: dict[str, tuple[int, int]], *, seconds: int) -> Iterator[Cell]:
+def run_cells(folder: Path, pids: dict[str, int], *, seconds: int) -> Iterator[Cell]:
     for is_streamed in (False, True):
         for request_kb in (1, 60):
-            lua = make_lua(folder, is_streamed=is_streamed, request_kb=request_kb)
+            headers = {"Authorization": f"Bearer {SECRET}", **peers.portkey_headers(STUB_URL)}
+            lua = write_lua(folder, headers=headers, is_streamed=is_streamed, request_kb=request_kb)
             for in_flight in (1, 32):
-                for server, (port, pid) in pids.items():
-                    measure(port, lua, in_flight=in_flight, seconds=1)
-                    used_s = cpu_seconds(pid)
-                    per_s, p50_ms, p99_ms, n_errors = measure(port, lua, in_flight=in_flight, seconds=seconds)
-                    used_s = cpu_seconds(pid) - used_s
+                for server, pid in pids.items():
+                    measure(PORTS[server], lua, in_flight=in_flight, seconds=1)
+                    used_s = count_cpu_s(pid)
+                    load = measure(PORTS[server], lua, in_flight=in_flight, seconds=seconds)
+                    used_s = count_cpu_s(pid) - used_s
                     yield Cell(
                         server=server,
                         is_streamed=is_streamed,
                         request_kb=request_kb,
                         in_flight=in_flight,
-                        per_s=round(per_s, 1),
-                        p50_ms=round(p50_ms, 3),
-                        p99_ms=round(p99_ms, 3),
-                        cpu_ms=round(1000 * used_s / max(1, per_s * seconds), 3),
-                        n_errors=n_errors,
-                        rss_mb=round(psutil.Process(pid).memory_info().rss / 2**20, 1),
+                        per_s=round(load.per_s, 1),
+                        p50_ms=round(load.p50_ms, 3),
+                        p99_ms=round(load.p99_ms, 3),
+                        cpu_ms=round(1000 * used_s / max(1, load.per_s * seconds), 3),
+                        n_errors=load.n_errors,
+                        rss_mb=round(measure_rss_mb(pid), 1),
                     )
 
 
+def render_cell(cell: Cell) -> str:
+    return (
+        f"{cell.server:13}{cell.is_streamed!s:>8}{cell.request_kb:>4}{cell.in_flight:>11}{cell.per_s:>9}"
+        f"{cell.p50_ms:>9}{cell.p99_ms:>9}{cell.cpu_ms:>8}{cell.n_errors:>6}{cell.rss_mb:>7}"
+    )
+
+
+def measure_flatness(folder: Path, pid: int, *, n_calls: int) -> Flatness:
+    """Make many calls, 32 in flight; the first tenth only warms the process up."""
+    lua = write_lua(folder, headers={"Authorization": f"Bearer {SECRET}"}, is_streamed=False, request_kb=1)
+    made, before = 0.0, 0.0
+    while made < n_calls * 1.1:
+        made += 5 * measure(PORTS["gateway"], lua, in_flight=32, seconds=5).per_s
+        if not before and made >= n_calls * 0.1:
+            before = measure_rss_mb(pid)
+    return Flatness(n_calls=int(made), rss_before_mb=round(before, 1), rss_after_mb=round(measure_rss_mb(pid), 1))
+
+
+def compare(cells: list[Cell], first_tokens: dict[str, float | None]) -> dict[str, float]:
+    """Return the ratios and differences that the gateway is held to, the worst over the cells."""
+    by_key = {(cell.server, cell.is_streamed, cell.request_kb, cell.in_flight): cell for cell in cells}
+
+    def worst_ratio(server: str, other: str, in_flight: int) -> float:
+        pairs = [(by_key[server, *key, in_flight], by_key[other, *key, in_flight]) for key in _KINDS]
+        return round(min(one.per_s / two.per_s for one, two in pairs if two.per_s), 2)
+
+    ours, bare = "gateway", "pass-through"
+    found = {
+        "req/s of the pass-through's, 32 in flight": worst_ratio(ours, bare, 32),
+        "added p50 ms alone": round(
+            max(by_key[ours, *key, 1].p50_ms - by_key[bare, *key, 1].p50_ms for key in _KINDS), 3
+        ),
+        "added ms to the first token": round((first_tokens[ours] or math.inf) - (first_tokens[bare] or 0), 3),
+        "req/s of two processes to one's": worst_ratio("gateway x2", ours, 32),
+    }
+    found |= {
+        f"req/s to {peer}'s, 32 in flight": worst_ratio(ours, peer, 32) for peer in first_tokens if peer in _PEERS
+    }
+    return found
+
+
+_KINDS = [(is_streamed, request_kb) for is_streamed in (False, True) for request_kb in (1, 60)]
+_PEERS = ("litellm", "portkey")
+
+
+def run(options: argparse.Namespace, folder: Path, stack: ExitStack) -> None:
+    """Start everything, measure, print."""
+    env = start_services(folder, stack) | {"STUB_URL": STUB_URL}
+    subprocess.run([sys.executable, "manage.py", "migrate", "-v0"], env=env, check=True)
+    subprocess.run([sys.executable, "-m", "bench.gateway_parts", SECRET], env=env, check=True)
+    pids = start_servers(stack, env, folder=folder, with_peers=options.peers)
+    time.sleep(1)
+    print(TITLES)
+    cells = []
+    for cell in run_cells(folder, pids, seconds=options.seconds):
+        cells.append(cell)
+        print(render_cell(cell), flush=True)
+    headers = {"Authorization": f"Bearer {SECRET}", **peers.portkey_headers(STUB_URL)}
+    first_tokens = {name: measure_first_token_ms(PORTS[name], headers=headers, n=N_FIRST_TOKENS) for name in pids}
+    print(
+        "time to first token, ms (median): "
+        + ", ".join(f"{name} {ms:.3f}" if ms else f"{name} fails" for name, ms in first_tokens.items())
+    )
+    flatness = measure_flatness(folder, pids["gateway"], n_calls=options.calls)
+    print(f"memory: {flatness.rss_before_mb} MB, after {flatness.n_calls} more calls {flatness.rss_after_mb} MB")
+    ratios = compare(cells, first_tokens)
+    for what, value in ratios.items():
+        print(f"{value:>8}  {what}")
+    report = {
+        "cells": [asdict(cell) for cell in cells],
+        "first_token_ms": first_tokens,
+        "flatness": asdict(flatness),
+        "ratios": ratios,
+    }
+    print(f"BENCH_GATEWAY {json.dumps(report)}")
+
+
 def main() -> None:
-    seconds = int(sys.argv[1]) if len(sys.argv) > 1 else 4
+    parser = argparse.ArgumentParser(prog="python -m bench.gateway", description=__doc__)
+    parser.add_argument("--seconds", type=int, default=4, help="of each measurement")
+    parser.add_argument("--calls", type=int, default=100_000, help="over which memory is to stay flat")
+    parser.add_argument("--no-peers", dest="peers", action="store_false", help="leave LiteLLM and Portkey out")
+    options = parser.parse_args()
     if shutil.which("wrk") is None:
-        raise SystemExit("wrk is not installed: apt install wrk")
+        raise SystemExit("wrk is not installed: on Debian and Ubuntu, apt-get install wrk")
     folder = Path(tempfile.mkdtemp(prefix="claw-bench-")).resolve()
     folder.chmod(0o711)
-    cells: list[Cell] = []
     with ExitStack() as stack:
         stack.callback(shutil.rmtree, folder, ignore_errors=True)
-        env = start_services(folder, stack)
-        subprocess.run([sys.executable, "manage.py", "migrate", "-v0"], env=env, check=True)
-        subprocess.run([sys.executable, "-m", "bench.gateway_parts", SECRET], env=env, check=True)
-        pids: dict[str, tuple[int, int]] = {}
-        for name, app, port in (
-            ("stub", "bench.gateway_parts:stub", STUB),
-            ("pass-through", "bench.gateway_parts:pass_through", PASS_THROUGH),
-            ("gateway", "clawplatform.asgi:application", GATEWAY),
-        ):
-            pids[name] = port, stack.enter_context(running(*uvicorn(app, port), env=env))
-            wait_for(name, partial(answers, f"http://127.0.0.1:{port}/healthz"))
-        time.sleep(1)
-        print(TITLES)
-        for cell in run_cells(folder, pids, seconds=seconds):
-            cells.append(cell)
-            print(
-                f"{cell.server:13}{cell.is_streamed!s:>8}{cell.request_kb:>4}{cell.in_flight:>11}{cell.per_s:>9}"
-                f"{cell.p50_ms:>9}{cell.p99_ms:>9}{cell.cpu_ms:>8}{cell.n_errors:>6}{cell.rss_mb:>7}",
-                flush=True,
-            )
-    print(f"BENCH_GATEWAY {json.dumps([asdict(cell) for cell in cells])}")
+        run(options, folder, stack)
 
 
 if __name__ == "__main__":
