@@ -89,7 +89,8 @@ def _compile(expression: str, *, memory: int = _MEMORY) -> Any:
 class Redactor:
     """Takes matches of its patterns out of texts: `[redacted:email]` stands in their place.
 
-    `kept`: members of JSON objects whose strings are structure. Below a member of `free` nothing is.
+    `kept`: members of JSON objects whose values are structure. In an object that is a member of `free`, and in JSON in
+    a string, nothing is: names of members and long numbers are looked at there too.
     """
 
     patterns: Sequence[Pattern]
@@ -135,7 +136,7 @@ class Redactor:
             return [self._redact(item, found, is_free=is_free) for item in value]
         if isinstance(value, dict):
             return self._redact_object(value, found, is_free=is_free)
-        if type(value) is int and value >= _MANY_DIGITS:
+        if is_free and type(value) is int and value >= _MANY_DIGITS:
             digits = str(value)
             redacted = self.redact_text(digits, found)
             return value if redacted == digits else redacted
@@ -147,10 +148,9 @@ class Redactor:
             if not is_free and name in self.kept and not isinstance(item, (dict, list)):
                 redacted[name] = item
                 continue
-            is_below_free = is_free or name in self.free
-            redacted[self.redact_text(name, found) if is_free else name] = self._redact(
-                item, found, is_free=is_below_free
-            )
+            is_below_free = is_free or (name in self.free and isinstance(item, dict))
+            shown = self.redact_text(name, found) if is_free else name
+            redacted[shown] = self._redact(item, found, is_free=is_below_free)
         return redacted
 
     def _redact_string(self, text: str, found: Counter[str]) -> str:

@@ -21,7 +21,9 @@ from django.utils import timezone
 from apps.accounts.models import ApiKey, hash_key
 from apps.core.errors import ServiceError
 from apps.core.notices import CHANNEL
+from apps.gateway.capture_policy import CapturePolicy
 from apps.gateway.placement import choose_share
+from apps.gateway.terms import ScopeLimits, load_terms
 from apps.registry.models import (
     Alias,
     Deployment,
@@ -48,12 +50,14 @@ LIVE = "live"
 
 @dataclass(frozen=True, slots=True)
 class KeyRoute:
-    """Who speaks with this key."""
+    """Who speaks with this key, and under which terms. `capture`: None where everything is kept."""
 
     id: str
     agent_id: str
     project_id: str
     expires_at: datetime | None
+    limits: tuple[ScopeLimits, ...] = ()
+    capture: CapturePolicy | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,8 +259,14 @@ def load_snapshot() -> Snapshot:
 
 
 def _load_keys() -> dict[str, KeyRoute]:
-    rows = ApiKey.objects.usable().values_list("sha256", "id", "agent_id", "agent__project_id", "expires_at")
-    return {sha256: KeyRoute(id_, agent, project, expires_at) for sha256, id_, agent, project, expires_at in rows}
+    """Read terms after keys: a key's first call knows the limits that were set before it was made known."""
+    columns = ("sha256", "id", "agent_id", "agent__project_id", "expires_at", "agent__project__team_id")
+    rows = list(ApiKey.objects.usable().values_list(*columns))
+    terms = load_terms()
+    return {
+        sha256: KeyRoute(id_, agent, project, expires_at, terms.limits_of(id_, project, team), terms.capture.get(agent))
+        for sha256, id_, agent, project, expires_at, team in rows
+    }
 
 
 def _load_engines() -> tuple[EngineRoute, ...]:
