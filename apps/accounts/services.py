@@ -180,10 +180,11 @@ def _check_patterns(built_in: Sequence[str], own: Sequence[Mapping[str, str]]) -
             raise InvalidInput(f"the pattern {pattern['name']!r}: {error}", field="own_patterns") from error
 
 
+@transaction.atomic
 def count_passed_calls(counts: Mapping[str, int]) -> None:
     """Add to the number of calls that passed through uncaptured today: agent id → calls."""
     today = timezone.now().date()
-    for agent_id in Agent.objects.filter(pk__in=counts).values_list("pk", flat=True):
+    for agent_id in Agent.objects.filter(pk__in=counts).order_by("pk").values_list("pk", flat=True):
         PassedCalls.objects.update_or_create(
             agent_id=agent_id,
             day=today,
