@@ -4,6 +4,8 @@ from django.contrib import admin
 from django.urls import include, path
 from drf_spectacular.views import SpectacularAPIView, SpectacularSwaggerSplitView
 
+api_page = SpectacularSwaggerSplitView.as_view(url_name="schema", template_name="api/docs.html")
+
 urlpatterns = [
     path("", include("apps.console.urls")),
     path("api/v1/", include("apps.accounts.api.urls")),
@@ -12,7 +14,7 @@ urlpatterns = [
     path("api/v1/", include("apps.feedback.api.urls")),
     path("api/v1/", include("apps.training.api.urls")),
     path("api/schema", SpectacularAPIView.as_view(), name="schema"),
-    path("api/docs", SpectacularSwaggerSplitView.as_view(url_name="schema"), name="docs"),
+    path("api/docs", api_page, name="docs"),
     path("admin/", admin.site.urls),
 ]
 

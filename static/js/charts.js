@@ -66,8 +66,8 @@ function options(box, curve) {
     cursor: { y: false, points: { size: 7 }, sync: { key: "run" } },
     legend: { show: false },
     scales: {
-      x: { time: false, range: (_plot, low, high) => [low, Math.max(high, low + 1)] },
-      y: { range: (_plot, low, high) => (low === high ? [low - 1, high + 1] : uPlot.rangeNum(low, high, 0.1, true)) },
+      x: { time: false, range: (_plot, low, high) => (low === high ? [low - 0.5, high + 0.5] : [low, high]) },
+      y: { range: (_plot, low, high) => (low === high ? around(low) : uPlot.rangeNum(low, high, 0.1, true)) },
     },
     axes: [
       { ...axis, size: 24, space: 50, grid: { show: false }, incrs: [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000] },
@@ -76,6 +76,12 @@ function options(box, curve) {
     series,
     hooks: { setCursor: [(plot) => showValue(box.closest("figure"), curve.name, plot.cursor.idx)] },
   };
+}
+
+// One value alone has no spread of its own: a tenth of it on either side.
+function around(value) {
+  const margin = Math.abs(value) / 10 || 1;
+  return [value - margin, value + margin];
 }
 
 // A canvas cannot read light-dark(): let the browser compute the colour.
@@ -119,6 +125,7 @@ function readable(value) {
 function line(curve) {
   const pairs = curve.steps.map((step, place) => [step, curve.values[place]]).filter(([, value]) => value !== null);
   if (!pairs.length) return "";
+  if (pairs.length === 1) return "4,48 296,48";
   const values = pairs.map(([, value]) => value);
   const [low, high] = [Math.min(...values), Math.max(...values)];
   const [first, last] = [pairs[0][0], pairs.at(-1)[0]];

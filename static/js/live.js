@@ -107,9 +107,10 @@ function put(fresh) {
   document.dispatchEvent(new CustomEvent("live:refreshed"));
 }
 
-// What someone points at, has opened or is filling in stays as it is until the next news.
+// What someone presses, has opened or is filling in stays as it is until the next news.
 function isBusy(part) {
-  if (part.querySelector(".htmx-request")) return true; // Its own answer is on the way, with a toast that needs its sender.
+  if (part.matches(".htmx-request, :has(.htmx-request)")) return true; // Its own answer comes, with a toast that needs its sender.
+  if (isPressed(part)) return true;
   const active = document.activeElement;
   if (part.contains(active) && active.matches("input, textarea, select, summary")) return true;
   return Boolean(part.querySelector("details[open]:not(.menu)"));
@@ -123,6 +124,13 @@ function replacePart(part, fresh) {
   if (focused) document.getElementById(focused)?.focus({ preventScroll: true });
   window.htmx?.process(part);
   startTabs(part);
+}
+
+// A click is a press and a release on the same element; one that was replaced in between would swallow it.
+function isPressed(part) {
+  if (!part.matches(":active")) return false;
+  document.addEventListener("pointerup", scheduleRefresh, { once: true });
+  return true;
 }
 
 function adopt(fresh) {
@@ -149,6 +157,10 @@ function appendNew(box, fresh) {
   for (const gone of box.querySelectorAll(":scope > .empty")) if (!fresh.querySelector(`#${gone.id}`)) gone.remove();
 }
 
+function isHeld(row) {
+  return row.contains(document.activeElement) || isPressed(row);
+}
+
 // Known rows take new values where they stand; new rows wait behind the pill.
 function updateRows(rows, fresh) {
   if (!fresh) return;
@@ -156,7 +168,7 @@ function updateRows(rows, fresh) {
   for (const row of fresh.rows) {
     const known = document.getElementById(row.id);
     if (!known) unseen.push(row);
-    else if (known.innerHTML !== row.innerHTML && !known.contains(document.activeElement)) known.replaceChildren(...adopt(row));
+    else if (known.innerHTML !== row.innerHTML && !isHeld(known)) known.replaceChildren(...adopt(row));
   }
   const pill = document.getElementById("new-pill");
   if (!pill) return;

@@ -24,6 +24,7 @@ pytestmark = [pytest.mark.real, pytest.mark.django_db(transaction=True), pytest.
 
 AddTrajectory = Callable[..., Trajectory]
 SOON_MS = 8_000
+PRESS = "(buttons) => { for (const one of buttons) document.querySelector(one).click(); }"  # before any answer comes
 
 
 async def call(function: Callable[..., Any], /, **arguments: Any) -> Any:
@@ -69,6 +70,60 @@ async def test_a_person_rewards_by_key_and_undoes_it(
 
     await call(add_label, caller=Caller(key=key), trajectory=trajectory, value=0.25)
     await expect(page.locator("#reward-panel .big-reward")).to_have_text("+0.25", timeout=SOON_MS)
+
+
+async def test_quick_presses_are_taken_one_after_the_other(
+    window: Window, owner: User, trajectory: Trajectory, policy: Policy
+) -> None:
+    await window.log_in(owner.email, PASSWORD)
+    await window.open(f"/p/shop/trajectories/{trajectory.id}")
+    page = window.page
+    await page.evaluate("window.isSamePage = true")
+    await page.locator("#steps .thumbs button").first.focus()
+    await page.evaluate(
+        PRESS, ["#step-0 .thumbs button:first-child", '[data-key="-"]', '[data-key="0"]', '[data-key="+"]']
+    )
+    await expect(page.locator(".toast")).to_contain_text("Trajectory rewarded +1.00")
+    await expect(page.locator("#reward-panel .big-reward")).to_have_text("+1.00")
+    await expect(page.locator("#step-0 .turn-foot .reward")).to_have_text("−1.00")
+    assert await reread_reward(trajectory) == 1.0
+    assert await page.evaluate("window.isSamePage")
+
+    await page.evaluate(PRESS, ["[data-undo]", "#exclusion button"])
+    await expect(page.locator(".toast")).to_contain_text("Kept out of training")
+    await expect(page.locator("#exclusion button")).to_have_attribute("aria-checked", "true")
+    await expect(page.locator("#reward-panel .big-reward")).not_to_have_text("+1.00")
+
+    await page.evaluate(PRESS, ["#step-0 .views a:nth-child(3)", "#step-0 .views a:nth-child(4)"])
+    await expect(page.locator("#step-0 .views [aria-current=true]")).to_have_text("Raw")
+    window.complaints = [one for one in window.complaints if "htmx:" not in one]  # it is loud about what it aborts
+
+
+async def test_news_waits_until_a_button_is_let_go(
+    window: Window, owner: User, key: ApiKey, trajectory: Trajectory, policy: Policy
+) -> None:
+    await window.log_in(owner.email, PASSWORD)
+    await window.open(f"/p/shop/trajectories/{trajectory.id}")
+    page = window.page
+    await page.locator("#judge-good").hover()
+    await page.mouse.down()
+    await call(add_label, caller=Caller(key=key), trajectory=trajectory, value=0.25)
+    async with page.expect_response(lambda response: response.url.endswith(trajectory.id)):
+        pass
+    await expect(page.locator("#reward-panel .big-reward")).to_have_text("–")
+    await page.mouse.up()
+    await expect(page.locator(".toast")).to_contain_text("Trajectory rewarded +1.00")
+
+
+async def test_the_api_is_documented_on_a_page(window: Window, owner: User) -> None:
+    await window.log_in(owner.email, PASSWORD)
+    page = window.page
+    await page.goto(f"{window.base_url}/api/docs")
+    await expect(page.locator(".opblock-summary-path", has_text="/api/v1/runs").first).to_be_visible()
+    assert await page.locator(".opblock").count() > 20
+    await page.locator(".opblock", has_text="/api/v1/runs").first.click()
+    await expect(page.locator(".opblock-body").first).to_be_visible()
+    await window.shoot("api")
 
 
 async def test_a_run_is_launched_and_its_curve_moves(

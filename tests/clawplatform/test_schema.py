@@ -11,3 +11,5 @@ def test_it_is_valid_and_leaves_nothing_to_guess(tmp_path: Path) -> None:
     text = target.read_text()
     for path in ("/api/v1/runs:", "/api/v1/trajectories:", "/api/v1/versions:", "/api/v1/aliases/{name}:"):
         assert path in text
+    for tag in ("runs", "trajectories", "versions", "agents"):
+        assert f"tags:\n      - {tag}\n" in text

@@ -58,6 +58,8 @@ class Curve:
         pairs = [(step, value) for step, value in zip(self.steps, self.values, strict=True) if value is not None]
         if not pairs:
             return ""
+        if len(pairs) == 1:
+            return "4,48 296,48"
         low, high = min(value for _, value in pairs), max(value for _, value in pairs)
         first, last = pairs[0][0], pairs[-1][0]
         across, up = (last - first) or 1, (high - low) or 1

@@ -42,7 +42,7 @@ class PolicyView(APIView):
 class VersionsView(APIView):
     """The policy's versions."""
 
-    @extend_schema(operation_id="v1_versions_list", parameters=[PageQuerySerializer], responses=VersionPageSerializer)
+    @extend_schema(operation_id="versions_list", parameters=[PageQuerySerializer], responses=VersionPageSerializer)
     def get(self, request: Request) -> Response:
         """List versions, newest first."""
         query = read_fields(PageQuerySerializer, request.query_params)

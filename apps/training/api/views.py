@@ -36,7 +36,7 @@ def _find_run(request: Request, run_id: str) -> tuple[Run, Caller]:
 class RunsView(APIView):
     """The project's runs."""
 
-    @extend_schema(operation_id="v1_runs_list", parameters=[PageQuerySerializer], responses=RunPageSerializer)
+    @extend_schema(operation_id="runs_list", parameters=[PageQuerySerializer], responses=RunPageSerializer)
     def get(self, request: Request) -> Response:
         """List runs, newest first."""
         query = read_fields(PageQuerySerializer, request.query_params)

@@ -35,7 +35,7 @@ class TrajectoriesView(APIView):
     """The pool's trajectories."""
 
     @extend_schema(
-        operation_id="v1_trajectories_list", parameters=[ListQuerySerializer], responses=TrajectoryPageSerializer
+        operation_id="trajectories_list", parameters=[ListQuerySerializer], responses=TrajectoryPageSerializer
     )
     def get(self, request: Request) -> Response:
         """List trajectories, newest first."""

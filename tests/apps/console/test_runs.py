@@ -129,6 +129,12 @@ def test_curves_follow_the_latest_attempt_and_keep_the_lost_points(run: Run, att
     assert curve.lost == [None, None, 3, None]
 
 
+def test_one_point_alone_is_a_level_line(run: Run, attempt: Attempt) -> None:
+    Metric.objects.create(run=run, attempt=attempt, step=1, values={"loss": 0.5})
+    (curve,) = read_curves(run)
+    assert curve.polyline == "4,48 296,48"
+
+
 def test_long_curves_are_thinned_and_keep_their_end(run: Run, attempt: Attempt) -> None:
     points = [Metric(run=run, attempt=attempt, step=step, values={"loss": step}) for step in range(1, 1501)]
     Metric.objects.bulk_create(points)

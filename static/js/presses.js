@@ -1,0 +1,28 @@
+// One change at a time. The answer to a change replaces parts of the page, other forms among them: what is sent from such
+// a form meanwhile would find neither the place for its answer nor the page's ear for its toast. So it waits its turn.
+
+const UNDER_WAY = "form[hx-post].htmx-request, body.htmx-request"; // the body sends what has no form: an undo
+const waiting = [];
+
+export function startPresses() {
+  document.addEventListener("submit", hold, { capture: true });
+  document.addEventListener("htmx:afterRequest", sendNext);
+}
+
+function hold(event) {
+  const form = event.target;
+  if (!form.matches("form[hx-post]") || !document.querySelector(UNDER_WAY)) return;
+  event.preventDefault();
+  event.stopPropagation();
+  waiting.push({
+    address: form.getAttribute("hx-post"),
+    target: form.getAttribute("hx-target"),
+    values: Object.fromEntries(new FormData(form, event.submitter)),
+  });
+}
+
+function sendNext() {
+  if (!waiting.length || document.querySelector(UNDER_WAY)) return;
+  const { address, target, values } = waiting.shift();
+  window.htmx.ajax("POST", address, { target, values, swap: "outerHTML" });
+}
