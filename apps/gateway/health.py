@@ -25,4 +25,5 @@ class Health:
         }
         is_ready = all(parts.values())
         body = {"status": "ready" if is_ready else "not ready", **parts, "lost_exchanges": self.desk.writer.n_lost}
+        body["waiting_calls"] = self.desk.engines.gate.n_waiting
         return Response(orjson.dumps(body), 200 if is_ready else 503, media_type="application/json")

@@ -274,4 +274,4 @@ def test_health_says_what_is_missing(http: httpx.Client, engine_row: Engine) -> 
     notify_processes(ROUTES_CHANGED)
     wait_until(lambda: http.get("/readyz").status_code == 503)
     ready = http.get("/readyz").json()
-    assert (ready["database"], ready["redis"], ready["engine"]) == (True, True, False)
+    assert (ready["database"], ready["redis"], ready["engine"], ready["waiting_calls"]) == (True, True, False, 0)
