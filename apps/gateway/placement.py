@@ -54,10 +54,15 @@ def choose_share(shares: Sequence[tuple[str, int]], *, session: str) -> str | No
 
 
 def find_affinity(session_key: str, messages: Sequence[Any]) -> str:
-    """Return what the calls of one session share: the client's own key for it, else a hash of how the chat opens."""
+    """Return what the calls of one session share: the client's own key for it, else a hash of how the chat opens.
+
+    "" when there is neither: such calls need no home.
+    """
     if session_key:
         return session_key
     opening = [_first_content(messages, roles) for roles in _OPENING_ROLES]
+    if opening == [None, None]:
+        return ""
     return blake2b(orjson.dumps(opening), digest_size=16).hexdigest()
 
 

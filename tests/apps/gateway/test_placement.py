@@ -124,4 +124,4 @@ def test_a_chat_without_a_key_is_known_by_how_it_opens() -> None:
     assert find_affinity("", [system, {**user, "content": "bye"}]) != first
     assert find_affinity("", [{**system, "content": [{"type": "text", "text": "x"}]}, user]) != first
     assert find_affinity("thread-7", [system, user]) == "thread-7"
-    assert find_affinity("", ["no message", {"role": []}]) == find_affinity("", [])
+    assert find_affinity("", []) == find_affinity("", ["no message", {"role": []}]) == ""
