@@ -99,11 +99,13 @@ def _add_function(book: ToolBook, tool: Json, *, namespace: str, where: str) -> 
     if named.flat in book.names:
         raise _wrong(f"{where}.name", f"is taken: two tools would be called `{named.flat}`")
     book.names[named.flat] = named
-    function = _render_custom(book, tool, where=where) if named.is_custom else _render_function(tool)
+    function = _render_custom(book, tool, where=where) if named.is_custom else _render_function(tool, where=where)
     book.functions.append({"type": "function", "function": {"name": named.flat, **function}})
 
 
-def _render_function(tool: Json) -> Json:
+def _render_function(tool: Json, *, where: str) -> Json:
+    if not isinstance(tool.get("parameters"), dict | None):
+        raise _wrong(f"{where}.parameters", "must be a JSON schema")
     return {key: tool[key] for key in ("description", "parameters", "strict") if tool.get(key) is not None}
 
 

@@ -391,6 +391,7 @@ def test_only_allowed_tools_are_shown(http: httpx.Client, engine: FakeEngine) ->
         ({"text": {"format": {"type": "json_schema"}}}, "text.format.schema"),
         ({"tools": [{}]}, "tools[0].type"),
         ({"tools": [{"type": "function"}]}, "tools[0].name"),
+        ({"tools": [{**LOOK, "parameters": "any"}]}, "tools[0].parameters"),
         ({"tools": [LOOK, LOOK]}, "tools[1].name"),
         ({"tools": [{"type": "namespace", "name": "n", "tools": [{"type": "mcp"}]}]}, "tools[0].tools[0].type"),
         ({"tool_choice": "required"}, "tool_choice"),
@@ -417,3 +418,12 @@ def test_the_door_is_the_same_as_for_chat(http: httpx.Client, gateway: object) -
     assert http.post(PATH, json=ask_for(model="gpt-5")).json()["error"]["code"] == "model_not_found"
     stranger = http.post(PATH, json=ask_for(), headers={"Authorization": "Bearer claw-no"})
     assert (stranger.status_code, stranger.json()["error"]["code"]) == (401, "invalid_api_key")
+
+
+def test_the_row_is_there_when_the_stream_ends(http: httpx.Client) -> None:
+    """Read on another connection at the very moment that the last item and the end have come."""
+    for _ in range(10):
+        with http.stream("POST", PATH, json=ask_for(stream=True)) as answer:
+            for line in answer.iter_lines():
+                if line in {"event: response.output_item.done", "event: response.completed"}:
+                    assert Exchange.objects.filter(id=answer.headers["x-request-id"]).exists()
