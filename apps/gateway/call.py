@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import orjson
+import structlog
 
 from apps.core.contracts.exchange import COMPLETE, ExchangeRecord
 from apps.core.ids import new_id
@@ -18,6 +19,8 @@ from apps.gateway.dialect import Dialect, Json, ModelRequest, Voice
 from apps.gateway.errors import ApiError, bad_request, name_request
 from apps.gateway.routes import EngineRoute, KeyRoute, VersionRoute
 from apps.gateway.sessions import clean, find_session_key, kept_headers
+
+log = structlog.get_logger(__name__)
 
 LONGEST_ERROR = 2000
 _LIMITS = ("max_tokens", "max_completion_tokens")
@@ -127,8 +130,18 @@ class ModelCall:
             started_at=self.started_at,
             first_token_at=self.first_token_at,
             ended_at=datetime.now(UTC),
+            is_training_allowed=self.request.is_trainable,
+            token_check=self._check_tokens(),
             **self._chat_form(),
         )
+
+    def _check_tokens(self) -> str:
+        """Return why the ids are doubted. A call that was cut short is not: it is not called exact anyway."""
+        doubt = self.capture.find_doubt() if self.status == COMPLETE else ""
+        if doubt:
+            engine = self.engine.base_url if self.engine else ""
+            log.warning("tokens.doubted", exchange=self.exchange_id, engine=engine, reason=doubt)
+        return doubt
 
     def _chat_form(self) -> dict[str, bytes]:
         """Return what was asked and answered in chat form, where the client's own words are of another dialect."""

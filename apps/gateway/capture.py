@@ -6,10 +6,14 @@ tokenised.
 """
 
 import secrets
+import time
 from dataclasses import dataclass, field
 from typing import Any
 
+import orjson
+
 from apps.core.contracts.arrays import pack_ids, pack_logprobs
+from apps.gateway.token_check import COUNT, Expectations, Said, find_difference
 
 Json = dict[str, Any]
 _ENGINE_ONLY = ("prompt_text", "prompt_logprobs", "kv_transfer_params", "ec_transfer_params", "metrics")
@@ -49,8 +53,10 @@ class ChoiceCapture:
     refusal: list[str] = field(default_factory=list)
     tool_calls: dict[int, ToolCall] = field(default_factory=dict)
     finish_reason: str | None = None
+    stop_reason: int | str | None = None
     token_ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
+    tokens: list[str] = field(default_factory=list)  # as text, to compare with what was said
 
     def render(self, index: int) -> Json:
         """Return the choice in the non-streamed shape."""
@@ -69,15 +75,33 @@ class ChoiceCapture:
         """Whether each token from the first to the end token has its id and its log-prob."""
         return 0 < len(self.token_ids) == len(self.logprobs) and self.finish_reason is not None
 
+    def said(self) -> Said:
+        """Return the answer in the form that its tokens are compared with."""
+        return Said(
+            texts=[text for text in (self.reasoning, self.content, self.refusal) if text],
+            calls=[(call.name, "".join(call.arguments)) for _, call in sorted(self.tool_calls.items())],
+            finish_reason=self.finish_reason,
+            stop_reason=self.stop_reason,
+        )
+
 
 class AnswerCapture:
     """Everything about one answer. `response_id` and `model` are what the client is told."""
 
-    def __init__(self, *, response_id: str, model: str, n_choices: int, wishes: Wishes) -> None:
+    def __init__(
+        self,
+        *,
+        response_id: str,
+        model: str,
+        n_choices: int,
+        wishes: Wishes,
+        expectations: Expectations | None = None,
+    ) -> None:
         self.response_id = response_id
         self.model = model
         self.n_choices = n_choices
         self.wishes = wishes
+        self.expectations = expectations or Expectations()
         self.choices: dict[int, ChoiceCapture] = {}
         self.prompt_token_ids: list[int] | None = None
         self.usage: Json | None = None
@@ -95,7 +119,7 @@ class AnswerCapture:
 
     def take_chunk(self, chunk: Json) -> bool:
         """Record a chunk of a stream and turn it into what the client gets; says whether it gets it at all."""
-        self._take_head(chunk)
+        self._take_head(chunk, kind="chat.completion.chunk")
         if "usage" in chunk and not self.wishes.usage:
             del chunk["usage"]
         choices = chunk.get("choices") or []
@@ -104,20 +128,25 @@ class AnswerCapture:
             capture = self._choice(choice)
             delta = choice.get("delta") or {}
             _rename_reasoning(delta)
-            self._take_delta(capture, delta)
+            _take_texts(capture, delta)
+            for part in delta.get("tool_calls") or ():
+                _take_tool_call(capture, part)
             is_worth_sending |= self._take_tokens(capture, choice) or bool(delta)
         return is_worth_sending
 
     def take_whole(self, answer: Json) -> None:
         """Record a whole answer and turn it into what the client gets."""
-        self._take_head(answer)
+        self._take_head(answer, kind="chat.completion")
         for choice in answer.get("choices") or []:
             capture = self._choice(choice)
             message = choice.get("message") or {}
             _rename_reasoning(message)
-            for index, call in enumerate(message.get("tool_calls") or []):
-                call["id"] = capture.tool_calls.setdefault(index, ToolCall()).id
+            _take_texts(capture, message)
+            for index, call in enumerate(message.get("tool_calls") or ()):
+                _take_tool_call(capture, call, index=index)
             self._take_tokens(capture, choice)
+            if capture.finish_reason is None:  # a whole answer has ended; some agents ask for ever until they read it
+                capture.finish_reason = choice["finish_reason"] = "tool_calls" if capture.tool_calls else "stop"
             choice.pop("routed_experts", None)
 
     def render(self) -> Json:
@@ -145,16 +174,33 @@ class AnswerCapture:
         except (TypeError, OverflowError):  # an engine that sends no numbers
             return PackedTokens(prompt=None, completions=(), logprobs=(), is_exact=False)
 
-    def _is_exact(self, choices: list[ChoiceCapture]) -> bool:
-        if not self.prompt_token_ids or len(self.choices) != self.n_choices or self.usage is None:
-            return False
-        n_sampled = sum(len(choice.token_ids) for choice in choices)
-        return all(choice.has_exact_tokens() for choice in choices) and n_sampled == self.usage.get("completion_tokens")
+    def find_doubt(self) -> str:
+        """Return why the token ids of an answer that came to its end are doubted, "" when they are not, or are none."""
+        choices = self.choices.values()
+        if not any(choice.token_ids for choice in choices):
+            return ""
+        if not self._has_counted_tokens():
+            return COUNT
+        found = (find_difference(choice.said(), choice.tokens, self.expectations) for choice in choices)
+        return next((doubt for doubt in found if doubt), "")
 
-    def _take_head(self, answer: Json) -> None:
-        self.created = answer.get("created") or self.created
+    def _is_exact(self, choices: list[ChoiceCapture]) -> bool:
+        if not self.prompt_token_ids or len(self.choices) != self.n_choices:
+            return False
+        return self._has_counted_tokens() and all(choice.has_exact_tokens() for choice in choices)
+
+    def _has_counted_tokens(self) -> bool:
+        """Whether there are as many ids as log-probs and as many as the engine says."""
+        choices = self.choices.values()
+        n_sampled = sum(len(choice.token_ids) for choice in choices)
+        is_paired = all(len(choice.token_ids) == len(choice.logprobs) for choice in choices)
+        return is_paired and self.usage is not None and n_sampled == self.usage.get("completion_tokens")
+
+    def _take_head(self, answer: Json, *, kind: str) -> None:
+        self.created = answer.get("created") or self.created or int(time.time())
         self.fingerprint = answer.get("system_fingerprint") or self.fingerprint
-        self.usage = answer.get("usage") or self.usage
+        if isinstance(usage := answer.get("usage"), dict):
+            self.usage = usage
         if (prompt_ids := answer.get("prompt_token_ids")) is not None:
             self.prompt_token_ids = prompt_ids
             if not self.wishes.token_ids:
@@ -164,6 +210,8 @@ class AnswerCapture:
                 del answer[name]
         answer["id"] = self.response_id
         answer["model"] = self.model
+        answer["created"] = self.created
+        answer.setdefault("object", kind)
 
     def _choice(self, choice: Json) -> ChoiceCapture:
         return self.choices.setdefault(choice.get("index") or 0, ChoiceCapture())
@@ -177,24 +225,17 @@ class AnswerCapture:
                 del choice["token_ids"]
         logprobs = choice.get("logprobs")
         if logprobs is not None:
-            capture.logprobs += [item["logprob"] for item in logprobs.get("content") or ()]
+            for item in logprobs.get("content") or ():
+                capture.logprobs.append(item["logprob"])
+                capture.tokens.append(str(item.get("token", "")))
             if not self.wishes.logprobs:
                 choice["logprobs"] = None
         finish_reason = choice.get("finish_reason")
         if finish_reason is not None:
             capture.finish_reason = finish_reason
+            capture.stop_reason = choice.get("stop_reason")
         shown = (ids and self.wishes.token_ids) or (logprobs and self.wishes.logprobs)
         return finish_reason is not None or bool(shown)
-
-    def _take_delta(self, capture: ChoiceCapture, delta: Json) -> None:
-        if text := delta.get("content"):
-            capture.content.append(text)
-        if text := delta.get("reasoning_content"):
-            capture.reasoning.append(text)
-        if text := delta.get("refusal"):
-            capture.refusal.append(text)
-        for part in delta.get("tool_calls") or ():
-            _take_tool_call(capture, part)
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,15 +248,32 @@ class PackedTokens:
     is_exact: bool
 
 
-def _take_tool_call(capture: ChoiceCapture, part: Json) -> None:
-    call = capture.tool_calls.setdefault(part.get("index") or 0, ToolCall())
-    if "id" in part:
+def _take_texts(capture: ChoiceCapture, said: Json) -> None:
+    if content := said.get("content"):
+        capture.content.append(content if isinstance(content, str) else "".join(part["text"] for part in content))
+    if text := said.get("reasoning_content"):
+        capture.reasoning.append(text)
+    if text := said.get("refusal"):
+        capture.refusal.append(text)
+
+
+def _take_tool_call(capture: ChoiceCapture, part: Json, *, index: int | None = None) -> None:
+    """Record a call, or a part of one, and give it our id. `index`: its place in an answer that came whole."""
+    index = (part.get("index") or 0) if index is None else index
+    call = capture.tool_calls.get(index)
+    if call is None:
+        call = capture.tool_calls[index] = ToolCall()
+        part.setdefault("type", "function")
+        part["id"] = call.id
+    elif "id" in part:
         part["id"] = call.id
     function = part.get("function") or {}
     if name := function.get("name"):
         call.name += name
         function.setdefault("arguments", "")  # vLLM leaves it out of the first delta, OpenAI never does
     if arguments := function.get("arguments"):
+        if not isinstance(arguments, str):  # some servers send them parsed
+            arguments = function["arguments"] = orjson.dumps(arguments).decode()
         call.arguments.append(arguments)
 
 

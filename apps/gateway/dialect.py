@@ -24,6 +24,8 @@ class ModelRequest:
     `body` is the client's, unchanged. `engine_body` is what an engine is asked, without the model's name and without
     what only exact capture needs. `chat_form` holds the messages and tools for the pool, None when `body` does.
     `dropped`: what was left out of it, name → value or reason; the client is told the names in a header.
+    `is_trainable`: False where the answers do not all go on from one and the same state.
+    `trajectory_id`: where the body itself says that the call belongs, "" when it does not.
     """
 
     body: Json
@@ -34,6 +36,8 @@ class ModelRequest:
     n_choices: int = 1
     chat_form: Json | None = None
     dropped: Json = field(default_factory=dict)
+    trajectory_id: str = ""
+    is_trainable: bool = True
 
 
 class Voice(Protocol):

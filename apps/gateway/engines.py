@@ -5,6 +5,7 @@ Knows no dialect: it sends bytes to a path and hands back bytes.
 """
 
 import asyncio
+import re
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -29,6 +30,7 @@ LONGEST_PAUSE_S = 3.0
 N_SERVER_FAULTS = 3  # tries that may end in a 500: it may be this request's own fault
 LONGEST_RETRY_AFTER_S = 3600
 _HEADERS = {"Content-Type": "application/json", "Accept": "*/*"}
+_NO_PATH = re.compile(rb'"(?:message|detail)" ?: ?"Not Found"')
 _UNREACHED = (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError)
 
 
@@ -203,8 +205,9 @@ async def _raise_for_status(engine: EngineRoute, response: aiohttp.ClientRespons
         )
     if status < 400:
         raise EngineUnavailableError(f"the engine answered {status}, where only 200 is an answer", code="engine_broken")
-    # vLLM's 404: it has lost the adapter (a restart); it is put back by the reconciling task.
-    is_passing = status in {408, 425, 429} or (status == 404 and not engine.is_provider)
+    # vLLM's 404: it has lost the adapter (a restart), which the reconciling task puts back; or it lacks the path.
+    is_lost = status == 404 and not engine.is_provider and _NO_PATH.search(body) is None
+    is_passing = status in {408, 425, 429} or is_lost
     if is_passing or status >= 500:
         retry_after_s = _read_retry_after(response.headers.get("Retry-After", ""))
         raise _PassingFaultError(text, is_server_fault=status == 500, retry_after_s=retry_after_s)

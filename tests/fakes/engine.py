@@ -7,12 +7,14 @@ import asyncio
 import json
 import random
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Self
 
 from aiohttp import web
+
+from tests.fakes.engine_forms import count_prompts, embed, render_completion
 
 Json = dict[str, Any]
 END_TOKEN = 2
@@ -50,14 +52,22 @@ class Script:
     more_tools: list[Json] = field(default_factory=list)  # and with these beside it
     reasoning: str = ""
     finish_reason: str = "stop"
+    stop_reason: str | int | None = None  # the stop sequence that was met, or an end token's number
+    n_cached: int | None = None  # prompt tokens out of the prefix cache, when it tells
     pause_s: float = 0.0  # before each chunk
     first_pause_s: float = 0.0
     failures: list[int | str] = field(default_factory=list)  # a status, or "drop": one for each coming request
     break_after: int | None = None  # chunks, then the connection breaks
     error_after: int | None = None  # chunks, then an error event
     lose_ids_after: int | None = None  # chunks from here on carry no ids
+    shown: list[str] | None = None  # what its parsers make of the sampled text, where they get it wrong
+    has_logprobs: bool = True
+    miscounts_by: int = 0  # in `usage`
+    n_dimensions: int = 0  # of embeddings; 0: it serves none
+    speaks_base64: bool = True  # in embeddings
     split_at: int = 0  # cut the stream into writes of this many bytes
     max_prompt_chars: int = 20_000
+    max_model_len: int | None = None  # a `max_tokens` above it is refused
 
 
 class FakeEngine:
@@ -66,6 +76,7 @@ class FakeEngine:
     def __init__(self) -> None:
         self.script = Script()
         self.calls: list[EngineCall] = []
+        self.counted: list[Json] = []  # what /tokenize was asked
         self.url = ""
         self.port = 0
         self._random = random.Random(7)
@@ -96,6 +107,9 @@ class FakeEngine:
     async def _serve(self) -> None:
         app = web.Application(client_max_size=64 * 1024 * 1024)
         app.add_routes([web.post("/v1/chat/completions", self._chat), web.get("/v1/models", self._models)])
+        app.add_routes([web.post("/v1/completions", self._complete), web.post("/v1/embeddings", self._embed)])
+        app.add_routes([web.post("/tokenize", self._tokenize)])
+        app.add_routes(self.further_routes())
         runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=0.1)
         await runner.setup()
         site = web.TCPSite(runner, "127.0.0.1", self.port)
@@ -106,10 +120,40 @@ class FakeEngine:
         await self._stop.wait()
         await runner.cleanup()
 
+    def further_routes(self) -> list[web.RouteDef]:
+        """What an engine serves beside chat; see `token_engine`."""
+        return []
+
     async def _models(self, _request: web.Request) -> web.Response:
         return web.json_response({"object": "list", "data": [{"id": "tiny", "object": "model", "max_model_len": 2048}]})
 
+    async def _tokenize(self, request: web.Request) -> web.Response:
+        body = await request.json()
+        if self.script.failures:
+            return _error("overloaded", status=int(self.script.failures.pop(0)))
+        self.counted.append(body)
+        n_tokens = 10 * len(body["messages"]) + 100 * len(body.get("tools") or ())
+        return web.json_response({"count": n_tokens, "max_model_len": 2048, "tokens": [7] * n_tokens})
+
+    async def _embed(self, request: web.Request) -> web.Response:
+        body = await request.json()
+        if not self.script.n_dimensions:  # what vLLM says of any path that it does not have
+            return web.json_response({"error": {"message": "Not Found", "type": "Not Found", "code": 404}}, status=404)
+        self.counted.append(body)
+        return web.json_response(
+            embed(body, n_dimensions=self.script.n_dimensions, speaks_base64=self.script.speaks_base64)
+        )
+
     async def _chat(self, request: web.Request) -> web.StreamResponse:
+        return await self._answer(request)
+
+    async def _complete(self, request: web.Request) -> web.StreamResponse:
+        return await self._answer(request, render=render_completion)
+
+    async def _answer(
+        self, request: web.Request, *, render: Callable[[Json, EngineCall], Json] = lambda answer, _call: answer
+    ) -> web.StreamResponse:
+        """Answer like a chat, in the words that `render` finds for it."""
         body = await request.json()
         if self.script.failures:
             failure = self.script.failures.pop(0)
@@ -118,22 +162,27 @@ class FakeEngine:
                 request.transport.abort()
                 return web.Response()
             return _error("overloaded", status=int(failure))
-        n_chars = sum(len(str(message.get("content"))) for message in body["messages"])
+        n_chars = sum(len(str(message.get("content"))) for message in body.get("messages", ()))
+        n_chars += len(str(body.get("prompt", "")))
         if n_chars > self.script.max_prompt_chars:
             return _error(
                 "This model's maximum context length is 2048 tokens. However, your prompt contains at least 2049 input "
                 "tokens.",
                 param="input_tokens",
             )
+        limit, longest = body.get("max_tokens") or 0, self.script.max_model_len
+        if longest is not None and limit > longest:
+            message = f"max_tokens={limit} cannot be greater than max_model_len={longest}. Please request fewer output "
+            return _error(f"{message}tokens.", param="max_tokens")
         call = self._sample(body, dict(request.headers))
         call.peer_port = request.get_extra_info("peername")[1]
         self.calls.append(call)
         try:
             await asyncio.sleep(self.script.first_pause_s)
             if body.get("stream"):
-                return await self._stream(request, call)
+                return await self._stream(request, call, render)
             await asyncio.sleep(self.script.pause_s * len(self.script.pieces))
-            return web.json_response(self._whole(call))
+            return web.json_response(render(self._whole(call), call))
         except (asyncio.CancelledError, ConnectionError):
             call.is_cancelled = True
             raise
@@ -146,27 +195,41 @@ class FakeEngine:
                 for tool in (self.script.tool, *self.script.more_tools)
                 for piece in ("<tool_call>", *_cut(json.dumps(tool)), "</tool_call>")
             ]
+        if self.script.reasoning:
+            pieces = ["<think>", self.script.reasoning, "</think>", *pieces]
         choices = [
             Sampled(
                 pieces=[*pieces, "<|im_end|>"],
                 token_ids=[*(self._random.randrange(3, 49000) for _ in pieces), END_TOKEN],
                 logprobs=[-self._random.expovariate(1.0) for _ in range(len(pieces) + 1)],
             )
-            for _ in range(body.get("n") or 1)
+            for _ in range((body.get("n") or 1) * count_prompts(body.get("prompt")))
         ]
         prompt = [self._random.randrange(3, 49000) for _ in range(11)]
         return EngineCall(body=body, headers=headers, prompt_token_ids=prompt, choices=choices)
 
+    @property
+    def _has_call(self) -> bool:
+        """Whether the answer is a call and the parser sees it."""
+        return self.script.tool is not None and self.script.shown is None
+
+    def _tells_logprobs(self, call: EngineCall) -> bool:
+        return self.script.has_logprobs and call.body.get("logprobs") not in (None, False)
+
     def _usage(self, call: EngineCall) -> Json:
         n_prompt, n_sampled = len(call.prompt_token_ids), sum(len(choice.token_ids) for choice in call.choices)
-        return {"prompt_tokens": n_prompt, "total_tokens": n_prompt + n_sampled, "completion_tokens": n_sampled}
+        n_sampled += self.script.miscounts_by
+        details = None if self.script.n_cached is None else {"cached_tokens": self.script.n_cached}
+        usage = {"prompt_tokens": n_prompt, "total_tokens": n_prompt + n_sampled, "completion_tokens": n_sampled}
+        return usage | {"prompt_tokens_details": details}
 
     def _message(self) -> Json:
-        message: Json = {"role": "assistant", "content": "".join(self.script.pieces), "refusal": None}
+        shown = self.script.pieces if self.script.shown is None else self.script.shown
+        message: Json = {"role": "assistant", "content": "".join(shown) or None, "refusal": None}
         message |= {"annotations": None, "audio": None, "function_call": None, "reasoning": None}
         if self.script.reasoning:
             message["reasoning"] = self.script.reasoning
-        if self.script.tool is not None:
+        if self.script.tool is not None and self._has_call:
             message["content"] = None
             message["tool_calls"] = [
                 {
@@ -184,9 +247,9 @@ class FakeEngine:
             {
                 "index": index,
                 "message": self._message(),
-                "logprobs": {"content": _logprob_items(choice)} if call.body.get("logprobs") else None,
-                "finish_reason": "tool_calls" if self.script.tool else self.script.finish_reason,
-                "stop_reason": None,
+                "logprobs": {"content": _logprob_items(choice)} if self._tells_logprobs(call) else None,
+                "finish_reason": "tool_calls" if self._has_call else self.script.finish_reason,
+                "stop_reason": self.script.stop_reason,
                 "token_ids": choice.token_ids if wants else None,
                 "routed_experts": None,
             }
@@ -197,14 +260,16 @@ class FakeEngine:
             "choices": choices,
             "service_tier": None,
             "system_fingerprint": "vllm-0.32.0-fake",
-            "usage": {**self._usage(call), "prompt_tokens_details": None},
+            "usage": self._usage(call),
             "prompt_logprobs": None,
             "prompt_token_ids": call.prompt_token_ids if wants else None,
             "prompt_text": None,
             "kv_transfer_params": None,
         }
 
-    async def _stream(self, request: web.Request, call: EngineCall) -> web.StreamResponse:
+    async def _stream(
+        self, request: web.Request, call: EngineCall, render: Callable[[Json, EngineCall], Json]
+    ) -> web.StreamResponse:
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream; charset=utf-8"})
         await response.prepare(request)
         async for chunk in self._chunks(call):
@@ -216,7 +281,8 @@ class FakeEngine:
                 error = {"message": "the engine core died", "type": "InternalServerError", "code": 500}
                 await self._write(response, b"data: " + json.dumps({"error": error}).encode() + b"\n\n")
                 break
-            await self._write(response, b"data: " + json.dumps(chunk, ensure_ascii=False).encode() + b"\n\n")
+            payload = json.dumps(render(chunk, call), ensure_ascii=False)
+            await self._write(response, b"data: " + payload.encode() + b"\n\n")
             call.n_chunks_sent += 1
         await self._write(response, b"data: [DONE]\n\n")
         await response.write_eof()
@@ -236,22 +302,20 @@ class FakeEngine:
             first = _choice(index, {"role": "assistant", "content": ""})
             ids = {"prompt_token_ids": call.prompt_token_ids, "prompt_text": None} if wants else {}
             yield {**head, "choices": [first], **ids}
-        if self.script.reasoning:
-            yield {**head, "choices": [_choice(0, {"reasoning": self.script.reasoning})]}
         deltas = self._deltas(call)
         for position in range(len(call.choices[0].pieces)):
             for index, choice in enumerate(call.choices):
                 await asyncio.sleep(self.script.pause_s)
                 is_last = position == len(choice.pieces) - 1
                 chunk = _choice(index, deltas[position])
-                if call.body.get("logprobs"):
+                if self._tells_logprobs(call):
                     chunk["logprobs"] = {"content": [_logprob_items(choice)[position]]}
                 loses = self.script.lose_ids_after is not None and position >= self.script.lose_ids_after
                 if wants and not loses:
                     chunk["token_ids"] = [choice.token_ids[position]]
                 if is_last:
-                    chunk["finish_reason"] = "tool_calls" if self.script.tool else self.script.finish_reason
-                    chunk["stop_reason"] = None
+                    chunk["finish_reason"] = "tool_calls" if self._has_call else self.script.finish_reason
+                    chunk["stop_reason"] = self.script.stop_reason
                 yield {**head, "choices": [chunk]}
         if (call.body.get("stream_options") or {}).get("include_usage"):
             yield {**head, "choices": [], "usage": self._usage(call), "system_fingerprint": "vllm-0.32.0-fake"}
@@ -259,9 +323,12 @@ class FakeEngine:
     def _deltas(self, call: EngineCall) -> list[Json]:
         """What of the text each token shows: with tools the parser lags behind and some chunks are empty."""
         pieces = call.choices[0].pieces
-        if self.script.tool is None:
-            return [{"content": piece} for piece in pieces[:-1]] + [{}]
-        shown: list[Json] = [{}]
+        thoughts: list[Json] = [{}, {"reasoning": self.script.reasoning}, {}] if self.script.reasoning else []
+        shown: list[Json] = [*thoughts]
+        if self.script.tool is None or self.script.shown is not None:
+            texts = self.script.pieces if self.script.shown is None else self.script.shown
+            return [*shown, *({"content": text} for text in texts), *({} for _ in pieces)]
+        shown.append({})
         for index, tool in enumerate((self.script.tool, *self.script.more_tools)):
             name = {"id": CALL_ID, "type": "function", "index": index, "function": {"name": tool["name"]}}
             shown.append({"content": None, "tool_calls": [name]})

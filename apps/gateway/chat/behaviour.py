@@ -9,6 +9,7 @@ from apps.gateway.dialect import Json, ModelRequest, Voice
 from apps.gateway.errors import ApiError, render_openai
 from apps.gateway.routes import KeyRoute
 from apps.gateway.sse import DONE, event
+from apps.gateway.token_check import expect_of
 
 
 class ChatDialect:
@@ -48,5 +49,9 @@ class ChatVoice:
 def make_chat_capture(request: ModelRequest, *, response_id: str) -> AnswerCapture:
     """Return what takes chat completions apart; for every dialect that is rendered to chat."""
     return AnswerCapture(
-        response_id=response_id, model=request.model, n_choices=request.n_choices, wishes=request.wishes
+        response_id=response_id,
+        model=request.model,
+        n_choices=request.n_choices,
+        wishes=request.wishes,
+        expectations=expect_of(request.engine_body),
     )

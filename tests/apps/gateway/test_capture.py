@@ -108,3 +108,73 @@ def test_an_engine_that_sends_nonsense_for_ids_makes_no_exact_record() -> None:
 
     assert capture.packed_tokens() == make_capture().packed_tokens()
     assert not capture.packed_tokens().is_exact
+
+
+@pytest.mark.parametrize("name", ["plain_stream.txt", "tool_call_stream.txt"])
+def test_what_a_real_engine_streams_raises_no_doubt(name: str) -> None:
+    capture = make_capture()
+    for chunk in read_chunks(name):
+        capture.take_chunk(chunk)
+    if capture.usage is None:  # one sample was taken without it
+        assert capture.find_doubt() == "count"
+        capture.usage = {"completion_tokens": len(capture.choices[0].token_ids)}
+
+    assert capture.find_doubt() == ""
+
+
+@pytest.mark.parametrize("name", ["plain_whole.json", "tool_call_whole.json"])
+def test_what_a_real_engine_answers_raises_no_doubt(name: str) -> None:
+    capture = make_capture()
+    capture.take_whole(json.loads((SAMPLES / name).read_bytes()))
+
+    assert capture.find_doubt() == ""
+
+
+@pytest.mark.parametrize(
+    ("change", "doubt", "is_exact"),
+    [
+        (lambda choice: choice["token_ids"].pop(), "count", False),
+        (lambda choice: choice["logprobs"]["content"].pop(), "count", False),
+        (lambda choice: choice.update(logprobs=None), "count", False),
+        (lambda choice: choice["message"]["tool_calls"].clear(), "swallowed", True),
+        (lambda choice: choice["message"].update(content="Let me see."), "text", True),
+        (lambda choice: choice["message"]["tool_calls"][0]["function"].update(name="get_wind"), "tool_call", True),
+        (lambda choice: choice.update(token_ids=None), "", False),  # no ids: nothing to doubt
+    ],
+)
+def test_an_answer_that_its_tokens_do_not_tell_is_doubted(change: Any, doubt: str, is_exact: bool) -> None:
+    capture = make_capture()
+    answer = json.loads((SAMPLES / "tool_call_whole.json").read_bytes())
+    change(answer["choices"][0])
+    capture.take_whole(answer)
+
+    assert capture.find_doubt() == doubt
+    assert capture.packed_tokens().is_exact == is_exact
+
+
+def test_what_other_servers_leave_out_is_put_in() -> None:
+    capture = make_capture()
+    function = {"name": "look", "arguments": {"where": "here"}}
+    answer: dict[str, Any] = {"choices": [{"message": {"tool_calls": [{"function": function}]}}]}
+    capture.take_whole(answer)
+
+    (choice,) = answer["choices"]
+    (call,) = choice["message"]["tool_calls"]
+    assert (answer["object"], answer["model"], answer["id"]) == ("chat.completion", "otter", "chatcmpl-x")
+    assert answer["created"] > 1_700_000_000
+    assert choice["finish_reason"] == "tool_calls"
+    assert call["type"] == "function"
+    assert call["id"].isalnum()
+    assert call["function"]["arguments"] == '{"where":"here"}'
+
+
+def test_a_streamed_call_gets_what_its_server_left_out() -> None:
+    capture = make_capture()
+    part: dict[str, Any] = {"index": 0, "function": {"name": "look"}}
+    chunk: dict[str, Any] = {"choices": [{"index": 0, "delta": {"tool_calls": [part]}}]}
+    capture.take_chunk(chunk)
+
+    assert chunk["object"] == "chat.completion.chunk"
+    assert part["type"] == "function"
+    assert part["id"].isalnum()
+    assert part["function"] == {"name": "look", "arguments": ""}

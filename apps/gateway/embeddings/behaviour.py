@@ -1,0 +1,75 @@
+"""Asks an engine for embeddings and gives them in the encoding that the client wants. Knows no sockets.
+
+An embedding model is one of a project's teachers. Engines that generate text serve no embeddings: they do not have the
+path.
+"""
+
+import base64
+import struct
+from typing import Any
+
+import orjson
+
+from apps.gateway.call import read_refusal
+from apps.gateway.desk import Desk
+from apps.gateway.dialect import Json
+from apps.gateway.embeddings.shapes import EmbeddingsRequest
+from apps.gateway.engines import EngineBrokenError, EngineRefusedError, EngineUnavailableError
+from apps.gateway.errors import ApiError, unavailable
+from apps.gateway.routes import KeyRoute, VersionRoute
+
+PATH = "/v1/embeddings"
+_NONSENSE = (orjson.JSONDecodeError, LookupError, TypeError, AttributeError, ValueError, struct.error)
+
+
+async def fetch_embeddings(desk: Desk, key: KeyRoute, request: EmbeddingsRequest) -> tuple[Json, VersionRoute]:
+    """Return the answer and what gave it; raises ApiError."""
+    version = await desk.routes.find_version(key.project_id, request.model)
+    if version is None:
+        raise _not_served(request.model)
+    body = orjson.dumps({**request.engine_body, "model": version.engine_name})
+    snapshot = desk.routes.snapshot
+    try:
+        async with desk.engines.ask(
+            PATH, body, find_engines=lambda: snapshot.find_engines(version), is_streamed=False
+        ) as reply:
+            return _render(orjson.loads(reply.first), request), version
+    except EngineRefusedError as refusal:
+        if refusal.status in {404, 405}:
+            raise _not_served(request.model) from refusal
+        raise read_refusal(refusal.status, refusal.body) from refusal
+    except (EngineUnavailableError, EngineBrokenError) as fault:
+        raise unavailable(f"The model cannot answer now: {fault}") from fault
+    except _NONSENSE as error:
+        raise unavailable(f"The engine's answer makes no sense: {error}", code="engine_broken") from error
+
+
+def _render(answer: Json, request: EmbeddingsRequest) -> Json:
+    data = [
+        {"object": "embedding", "index": item.get("index", place), "embedding": _encode(item["embedding"], request)}
+        for place, item in enumerate(answer["data"])
+    ]
+    usage = answer.get("usage") or {}
+    n_tokens = usage.get("prompt_tokens", 0)
+    counted = {"prompt_tokens": n_tokens, "total_tokens": usage.get("total_tokens", n_tokens)}
+    return {"object": "list", "data": data, "model": request.model, "usage": counted}
+
+
+def _encode(embedding: Any, request: EmbeddingsRequest) -> Any:
+    """Return the vector as the client wants it. Base64 holds 32-bit floats, the low byte first."""
+    if isinstance(embedding, str) == request.is_base64:
+        return embedding
+    if request.is_base64:
+        return base64.b64encode(struct.pack(f"<{len(embedding)}f", *embedding)).decode()
+    data = base64.b64decode(embedding, validate=True)
+    return struct.unpack(f"<{len(data) // 4}f", data)
+
+
+def _not_served(model: str) -> ApiError:
+    advice = "have an owner of the project add a model that does as a teacher, or send embeddings elsewhere"
+    return ApiError(
+        f"No engine serves embeddings as `{model[:200]}`: {advice}.",
+        status=404,
+        code="embeddings_not_served",
+        param="model",
+    )

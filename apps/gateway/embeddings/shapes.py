@@ -1,0 +1,51 @@
+"""What an embeddings request may hold; the engine checks what it alone understands."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from apps.gateway.bodies import read_json
+from apps.gateway.checks import COMMON, Check, check_fields, is_kind, keep_meaningful, wrong
+from apps.gateway.dialect import Json
+
+FLOAT, BASE64 = "float", "base64"
+
+_CHECKS: tuple[Check, ...] = (
+    ("encoding_format", lambda value: value in (FLOAT, BASE64), f"`{FLOAT}` or `{BASE64}`"),
+    ("dimensions", lambda value: type(value) is int and value > 0, "a positive integer"),
+    *(check for check in COMMON if check[0] == "model"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class EmbeddingsRequest:
+    """A request that has been looked over. `engine_body` lacks the model's name."""
+
+    model: str
+    engine_body: Json
+    is_base64: bool
+
+
+def read_embeddings_request(raw: bytes) -> EmbeddingsRequest:
+    """Return the request in these bytes; raises ApiError (400) that names the field at fault."""
+    body = read_json(raw)
+    check_fields(body, _CHECKS)
+    _check_input(body.get("input"))
+    return EmbeddingsRequest(body["model"], keep_meaningful(body), body.get("encoding_format") == BASE64)
+
+
+def _check_input(given: Any) -> None:
+    """A text, token ids, or a list of either."""
+    if given in (None, "", []):
+        raise wrong("input", "must not be empty" if given is not None else "is required")
+    if isinstance(given, str) or _is_ids(given):
+        return
+    if not isinstance(given, list):
+        raise wrong("input", "must be a string, a list of token ids, or a list of either")
+    for index, one in enumerate(given):
+        if not (isinstance(one, str) and one) and not _is_ids(one):
+            raise wrong(f"input[{index}]", "must be a string that is not empty, or a list of token ids")
+
+
+def _is_ids(value: Any) -> bool:
+    is_number = is_kind(int)
+    return isinstance(value, list) and bool(value) and all(is_number(part) for part in value)
