@@ -41,9 +41,7 @@ def main() -> int:
     """Serve until told to stop; return vLLM's exit code."""
     settings = parse_settings()
     argv, environment = build_command(settings, python=sys.executable, base_env=dict(os.environ))
-    if settings.device == "cpu":
-        os.nice(CPU_NICENESS)
-    return run_to_the_end(argv, environment)
+    return run_to_the_end(argv, environment, niceness=CPU_NICENESS if settings.device == "cpu" else 0)
 
 
 if __name__ == "__main__":

@@ -8,22 +8,27 @@ import os
 import signal
 import subprocess
 from contextlib import suppress
+from pathlib import Path
 
 from worker.parent import end_with_parent
 
+AUTOGROUP = Path("/proc/self/autogroup")
 
-def run_to_the_end(argv: list[str], environment: dict[str, str]) -> int:
-    """Run the command in a process group of its own, pass signals on, and return its exit code as a shell would.
 
-    Whatever is left of the group when the command has ended is killed. If we are killed ourselves, the command is told
-    to stop by the kernel.
+def run_to_the_end(argv: list[str], environment: dict[str, str], *, niceness: int = 0) -> int:
+    """Run the command in a session of its own, pass signals on, and return its exit code as a shell would.
+
+    `niceness`: how much the command yields to others that want the same cores (0 to 19). Whatever is left of its
+    session's first group when it has ended is killed. If we are killed ourselves, the kernel tells it to stop.
     """
-    child = subprocess.Popen(
-        argv,
-        env=environment,
-        process_group=0,
-        preexec_fn=end_with_parent(signal.SIGTERM),  # noqa: PLW1509 - no thread runs yet
-    )
+    dies_with_us = end_with_parent(signal.SIGTERM)
+
+    def prepare() -> None:
+        if dies_with_us is not None:
+            dies_with_us()
+        be_nice(niceness)
+
+    child = subprocess.Popen(argv, env=environment, start_new_session=True, preexec_fn=prepare)  # noqa: PLW1509 - no thread runs yet
 
     def pass_on(number: int, _frame: object) -> None:
         child.send_signal(number)
@@ -34,3 +39,10 @@ def run_to_the_end(argv: list[str], environment: dict[str, str]) -> int:
     with suppress(ProcessLookupError):
         os.killpg(child.pid, signal.SIGKILL)
     return code if code >= 0 else 128 - code
+
+
+def be_nice(niceness: int) -> None:
+    """Yield to others from now on. Linux may weigh whole sessions first, and a process's own niceness only within."""
+    os.nice(niceness)
+    with suppress(OSError):
+        AUTOGROUP.write_text(str(niceness), encoding="ascii")

@@ -21,7 +21,7 @@ RUN = (
     "import os, signal, sys\n"
     "signal.signal(signal.SIGINT, signal.SIG_DFL)\n"  # a test run in the background starts deaf to it
     "from worker.engine.process import run_to_the_end\n"
-    "sys.exit(run_to_the_end([sys.executable, '-c', *sys.argv[1:]], dict(os.environ)))"
+    "sys.exit(run_to_the_end([sys.executable, '-c', *sys.argv[1:]], dict(os.environ), niceness=3))"
 )
 
 
@@ -47,6 +47,22 @@ def wait_until_gone(*pids: int) -> None:
 
 def test_the_exit_code_comes_back() -> None:
     assert run("raise SystemExit(7)").wait(timeout=20) == 7
+
+
+def test_the_command_yields_to_others_and_so_does_its_session(tmp_path: Path) -> None:
+    ask = "import os, sys, time; open(sys.argv[1], 'w').write(f'{os.nice(0)} {os.getsid(0) == os.getpid()} {os.getpid()}'); "
+    ask += "time.sleep(600)"
+    runner = run(ask, str(tmp_path / "said"))
+    deadline = time.monotonic() + 20
+    while len(said := (tmp_path / "said").read_text().split() if (tmp_path / "said").exists() else []) < 3:
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    autogroup = Path(f"/proc/{said[2]}/autogroup")
+    weights = autogroup.read_text().split()[-1] if autogroup.exists() else "3"
+    runner.terminate()
+    runner.wait()
+    assert said[:2] == [str(os.nice(0) + 3), "True"]
+    assert weights == "3"
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
