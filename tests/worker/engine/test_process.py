@@ -50,8 +50,8 @@ def test_the_exit_code_comes_back() -> None:
 
 
 def test_the_command_yields_to_others_and_so_does_its_session(tmp_path: Path) -> None:
-    ask = "import os, sys, time; open(sys.argv[1], 'w').write(f'{os.nice(0)} {os.getsid(0) == os.getpid()} {os.getpid()}'); "
-    ask += "time.sleep(600)"
+    says = "f'{os.nice(0)} {os.getsid(0) == os.getpid()} {os.getpid()}'"
+    ask = f"import os, sys, time; open(sys.argv[1], 'w').write({says}); time.sleep(600)"
     runner = run(ask, str(tmp_path / "said"))
     deadline = time.monotonic() + 20
     while len(said := (tmp_path / "said").read_text().split() if (tmp_path / "said").exists() else []) < 3:
