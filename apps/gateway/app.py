@@ -16,6 +16,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from apps.gateway.chat.http import make_chat_endpoint
 from apps.gateway.desk import Desk
 from apps.gateway.errors import ApiError, handle_api_error, render_error
+from apps.gateway.generate.http import make_generate_endpoint
 from apps.gateway.health import Health
 from apps.gateway.model_list.http import ModelList
 from apps.gateway.responses.http import StoredResponses, make_responses_endpoint
@@ -92,6 +93,7 @@ def make_gateway(desk: Desk) -> Starlette:
         Route("/v1/chat/completions", make_chat_endpoint(desk), methods=["POST"]),
         Route("/v1/responses", make_responses_endpoint(desk), methods=["POST"]),
         Route("/v1/responses/{response_id}", StoredResponses(desk).detail, methods=["GET"]),
+        Route("/v1/generate", make_generate_endpoint(desk), methods=["POST"]),
         Route("/v1/models", models.list, methods=["GET"]),
         Route("/v1/models/{model:path}", models.detail, methods=["GET"]),
         Route("/healthz", health.healthz, methods=["GET"]),

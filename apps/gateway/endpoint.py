@@ -36,11 +36,11 @@ class ModelEndpoint:
     async def _open(self, scope: Scope, receive: Receive, exchange_id: str) -> ModelCall:
         """Return the call if it may be made; raises ApiError."""
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
-        key = await self.desk.identify(headers)
+        key = scope.get("claw.key") or await self.desk.identify(headers)
         raw = await read_body(headers, receive)
         request = await self.dialect.read_request(raw, desk=self.desk, key=key)
         version = await find_version(self.desk, key, request.model)
-        trajectory_id = scope.get("claw.trajectory_id") or headers.get(TRAJECTORY_HEADER, "")
+        trajectory_id = scope.get("claw.trajectory_id") or request.trajectory_id or headers.get(TRAJECTORY_HEADER, "")
         if trajectory_id:
             await self.desk.trajectories.admit(trajectory_id, project_id=key.project_id)
         return ModelCall(

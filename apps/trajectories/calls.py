@@ -17,6 +17,7 @@ from apps.trajectories.models import Exchange, ExchangeStatus
 from apps.trajectories.sessions import Story, read_story
 
 CHAT = "chat"  # the dialect whose own request and answer are in chat form
+GENERATE = "generate"  # the dialect of calls in tokens: they have no messages
 
 
 class UnreadableExchange(ValueError):
@@ -64,6 +65,11 @@ class Call:
     def is_failed(self) -> bool:
         """Whether the client did not get the whole answer."""
         return self.exchange.status != ExchangeStatus.COMPLETE
+
+    @property
+    def is_in_tokens(self) -> bool:
+        """Whether it tells nothing but tokens, so that messages cannot say what it goes on from."""
+        return self.exchange.dialect == GENERATE
 
     @cached_property
     def tools_json(self) -> str:

@@ -16,7 +16,8 @@ from apps.trajectories.trie import Context, load_context, split_messages, split_
 
 
 def fold_exchange(exchange: Exchange) -> Trajectory | None:
-    """Add the exchange's steps to its trajectory and return it; None for a call that failed before any session.
+    """Add the exchange's steps to its trajectory and return it; None for a call that failed before any session, and for
+    one in tokens that names none: its maker submits it (`submitting.py`).
 
     A call that got no answer makes no step; its trajectory, if it has one, is marked. A call that ended after its
     trajectory was complete is kept there, out of training. Raises UnreadableExchange when it has no place at all.
@@ -26,6 +27,8 @@ def fold_exchange(exchange: Exchange) -> Trajectory | None:
         raise UnreadableExchange(f"its agent {exchange.agent_id} or project {exchange.project_id} no longer exists")
     key = ApiKey.objects.filter(pk=exchange.key_id, agent=agent).first()
     call = read_call(exchange)
+    if call.is_in_tokens and not (exchange.trajectory_id or exchange.session_key):
+        return None
     place = find_place(call, agent=agent, key=key)
     trajectory = place.trajectory
     if trajectory is None:

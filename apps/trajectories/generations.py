@@ -13,10 +13,9 @@ from django.db.models import CharField, QuerySet
 from django.db.models.functions import MD5
 
 from apps.registry.models import Version
-from apps.trajectories.calls import Answer, Call, read_call
+from apps.trajectories.calls import GENERATE, Answer, Call, read_call
 from apps.trajectories.models import Exchange, ExchangeStatus, Step, Trajectory
 
-DIALECT = "generate"
 MAX_FOUND = 4000
 Spoken = tuple[bytes, bytes]
 """Prompt and completion, int32."""
@@ -65,7 +64,7 @@ def _find_exchanges(project_id: str, wanted: set[Spoken]) -> list[Exchange]:
         return []
     digests = {hashlib.md5(prompt, usedforsecurity=False).hexdigest() for prompt, _ in wanted}
     rows = Exchange.objects.annotate(prompt_md5=MD5("prompt_token_ids", output_field=CharField())).filter(
-        dialect=DIALECT,
+        dialect=GENERATE,
         project_id=project_id,
         status=ExchangeStatus.COMPLETE,
         is_exact=True,

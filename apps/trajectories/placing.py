@@ -13,6 +13,7 @@ from apps.trajectories.models import SideCall, Step, Trajectory
 from apps.trajectories.querysets import StepQuerySet
 from apps.trajectories.sessions import Candidate, Story
 from apps.trajectories.side_calls import is_rewritten_retry, recognise_side_call
+from apps.trajectories.token_index import load_token_index
 from apps.trajectories.trie import load_messages
 
 RETRY_WINDOW = timedelta(minutes=2)
@@ -105,6 +106,9 @@ def _is_beside_main_chain(call: Call, trajectory: Trajectory) -> bool:
 
 def _find_parent_in(place: Place, call: Call) -> Place:
     """Find the parent inside a trajectory that the call named."""
+    if call.is_in_tokens and place.trajectory is not None:
+        node = load_token_index(place.trajectory).find_parent(bytes(call.exchange.prompt_token_ids or b""))
+        return replace(place, parent_id=node.step_id if node else None)
     among = Step.objects.filter(trajectory=place.trajectory)
     if call.marks.previous_response_id:
         named = among.filter(response_id=call.marks.previous_response_id).for_placing().first()

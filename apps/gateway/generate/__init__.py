@@ -1,0 +1,1 @@
+"""`POST /v1/generate`: tokens in, tokens out, for agents that render their prompts themselves."""
