@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from datetime import timedelta
+from typing import Any
 
 import pytest
 from django.db import IntegrityError, connection, transaction
@@ -257,6 +258,23 @@ def test_a_provider_that_lists_no_models_is_up(project: Project, server: FakeEng
     provider = ProviderFactory.create(project=project, base_url=f"{server.base_url}/openai", state=EngineState.UNKNOWN)
     reconcile_engines()
     assert reread(provider).state == EngineState.UP
+
+
+@pytest.mark.parametrize(("status", "reason"), [(401, "refuses the credential"), (307, "points elsewhere")])
+def test_a_provider_that_does_not_take_us_is_down_with_a_reason_of_our_own(
+    project: Project, status: int, reason: str
+) -> None:
+    class Rejecting(FakeEngine):
+        def answer(self, method: str, path: str, body: dict[str, Any]) -> tuple[int, Any]:
+            return status, {"error": {"message": "your key sk-of-a-teacher is wrong"}}
+
+    with serve_engine(Rejecting()) as server:
+        provider = ProviderFactory.create(project=project, base_url=f"{server.base_url}/v1")
+        reconcile_engines()
+    provider = reread(provider)
+    assert provider.state == EngineState.DOWN
+    assert reason in provider.last_error
+    assert "sk-of" not in provider.last_error
 
 
 def test_a_changed_signing_key_marks_the_engine_with_the_way_out(
