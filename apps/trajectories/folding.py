@@ -4,66 +4,87 @@ import json
 
 from django.db.models import F, Max
 
-from apps.accounts.models import Agent, ApiKey
 from apps.core.contracts.arrays import ID_BYTES
-from apps.registry.models import Version
 from apps.trajectories import sessions
 from apps.trajectories.calls import Answer, Call, UnreadableExchange, read_call
+from apps.trajectories.contexts import ContextCache
 from apps.trajectories.messages import make_title
 from apps.trajectories.models import Exchange, ExchangeStatus, Step, Trajectory
 from apps.trajectories.placing import Place, find_place, start_trajectory
-from apps.trajectories.trie import Context, load_context, split_messages, split_tokens, store_tools
+from apps.trajectories.shared_rows import SharedRows
+from apps.trajectories.trie import Context, split_messages, split_tokens
+
+_contexts = ContextCache()
 
 
-def fold_exchange(exchange: Exchange) -> Trajectory | None:
+def fold_exchange(exchange: Exchange, *, shared: SharedRows | None = None) -> Trajectory | None:
     """Add the exchange's steps to its trajectory and return it; None for a call that failed before any session, and for
     one in tokens that names none: its maker submits it (`submitting.py`).
 
     A call that got no answer makes no step; its trajectory, if it has one, is marked. A call that ended after its
     trajectory was complete is kept there, out of training. Raises UnreadableExchange when it has no place at all.
     """
-    agent = Agent.objects.filter(pk=exchange.agent_id, project_id=exchange.project_id).first()
+    shared = shared or SharedRows()
+    agent = shared.find_agent(exchange)
     if agent is None:
         raise UnreadableExchange(f"its agent {exchange.agent_id} or project {exchange.project_id} no longer exists")
-    key = ApiKey.objects.filter(pk=exchange.key_id, agent=agent).first()
+    key = shared.find_key(exchange, agent)
     call = read_call(exchange)
     if call.is_in_tokens and not (exchange.trajectory_id or exchange.session_key):
         return None
     place = find_place(call, agent=agent, key=key)
-    trajectory = place.trajectory
+    trajectory, is_new = place.trajectory, place.trajectory is None
     if trajectory is None:
         if not call.answers and not place.session_key:
             return None
         trajectory = start_trajectory(call, place, agent=agent, key=key)
-    steps = _make_steps(call, place, trajectory)
+    steps = _make_steps(call, place, first_index=0 if is_new else _next_index(trajectory))
+    for step in steps:
+        step.trajectory, step.version_id = trajectory, shared.find_version_id(exchange.version_id)
+    if steps:
+        shared.keep_tools(project_id=trajectory.project_id, digest=call.tools_digest, tools_json=call.tools_json)
+        Step.objects.bulk_create(steps)
     _count_in(call, trajectory, steps)
     if place.replaces:
         Step.objects.filter(pk=place.replaces).update(is_excluded=True)
     return trajectory
 
 
-def _make_steps(call: Call, place: Place, trajectory: Trajectory) -> list[Step]:
-    """Write one step for each choice; the choices of a call are siblings."""
+def _next_index(trajectory: Trajectory) -> int:
+    last: int | None = Step.objects.filter(trajectory=trajectory).aggregate(last=Max("index"))["last"]
+    return 0 if last is None else last + 1
+
+
+def _make_steps(call: Call, place: Place, *, first_index: int) -> list[Step]:
+    """Return one step for each choice; the choices of a call are siblings."""
     if not call.answers:
         return []
-    context = load_context(place.parent_id) if place.parent_id else Context()
-    last = Step.objects.filter(trajectory=trajectory).aggregate(last=Max("index"))["last"]
-    first_index = 0 if last is None else last + 1
-    store_tools(project_id=trajectory.project_id, digest=call.tools_digest, tools_json=call.tools_json)
-    version_id = Version.objects.filter(pk=call.exchange.version_id).values_list("id", flat=True).first()
+    context = _contexts.find(place.parent_id) if place.parent_id else Context()
     steps = []
     for offset, answer in enumerate(call.answers):
         step = _make_step(call, answer, place=place, context=context)
-        step.trajectory, step.index, step.version_id = trajectory, first_index + offset, version_id
+        step.index = first_index + offset
         steps.append(step)
-    return Step.objects.bulk_create(steps)
+        _keep_context(call, answer, step)
+    return steps
+
+
+def _keep_context(call: Call, answer: Answer, step: Step) -> None:
+    prompt = _read_prompt(call.exchange)
+    context = Context(token_ids=prompt + answer.token_ids, messages=(*call.messages, answer.message))
+    n_bytes = len(context.token_ids) + 2 * len(call.exchange.request)  # parsed JSON takes about twice its text
+    _contexts.keep(step.id, context, n_bytes=n_bytes)
+
+
+def _read_prompt(exchange: Exchange) -> bytes:
+    """Return the prompt's ids (int32, packed), empty when they are none or broken."""
+    prompt = bytes(exchange.prompt_token_ids or b"")
+    return b"" if len(prompt) % ID_BYTES else prompt
 
 
 def _make_step(call: Call, answer: Answer, *, place: Place, context: Context) -> Step:
     exchange = call.exchange
-    prompt = bytes(exchange.prompt_token_ids or b"")
-    if len(prompt) % ID_BYTES:
-        prompt = b""
+    prompt = _read_prompt(exchange)
     shared_tokens, tail = split_tokens(context.token_ids, prompt)
     shared_messages, tail_messages = split_messages(context.messages, call.messages)
     return Step(

@@ -12,7 +12,7 @@ from apps.trajectories.messages import make_title
 from apps.trajectories.models import SideCall, Step, Trajectory
 from apps.trajectories.querysets import StepQuerySet
 from apps.trajectories.sessions import Candidate, Story
-from apps.trajectories.side_calls import is_rewritten_retry, recognise_side_call
+from apps.trajectories.side_calls import is_quoted, is_rewritten_retry, recognise_side_call
 from apps.trajectories.token_index import load_token_index
 from apps.trajectories.trie import load_messages
 
@@ -180,18 +180,24 @@ def _find_retry(place: Place, call: Call, *, among: StepQuerySet) -> Place | Non
 def _find_replaced(call: Call, *, scope: str, among: StepQuerySet) -> Step | None:
     """Return the step of the call that this one repeats, shortly after it failed.
 
-    The body is the same; OpenClaw alone rewrites it. A client that counts its retries may have missed an answer that
-    we think it got.
+    A client that counts its retries may have missed an answer that we think it got.
     """
     kind = sessions.BODY if call.marks.retry_count else sessions.FAILED
-    sought = [sessions.scoped(scope, kind, call.body_digest)]
-    if is_rewritten_retry(call.messages):
-        sought.append(sessions.scoped(scope, sessions.STEM, call.story.stem()))
-    steps = among.found_by(sought).filter(
-        # The same prompt may be sampled many times side by side: a retry begins when the call before has ended.
-        ended_at__range=(call.exchange.started_at - RETRY_WINDOW, call.exchange.started_at + NOTICED_WITHIN)
-    )
-    return steps.order_by("-started_at", "-id").first()
+    repeated = _failed_before(call, [sessions.scoped(scope, kind, call.body_digest)], among=among).first()
+    if repeated is not None or not is_rewritten_retry(call.messages):
+        return repeated
+    cut_short = [sessions.scoped(scope, sessions.CUT, call.story.stem())]
+    unanswered = [sessions.scoped(scope, sessions.STEM, call.story.stem())]
+    for step in _failed_before(call, [*cut_short, *unanswered], among=among)[:MAX_CANDIDATES]:
+        if cut_short[0] in step.answer_digests or is_quoted(load_messages(step.id), call.messages):
+            return step
+    return None
+
+
+def _failed_before(call: Call, sought: Sequence[str], *, among: StepQuerySet) -> StepQuerySet:
+    # The same prompt may be sampled many times side by side: a retry begins when the call before has ended.
+    window = (call.exchange.started_at - RETRY_WINDOW, call.exchange.started_at + NOTICED_WITHIN)
+    return among.found_by(sought).filter(ended_at__range=window).order_by("-started_at", "-id")
 
 
 def _look_up(digests: Sequence[str], *, among: StepQuerySet) -> list[Candidate]:

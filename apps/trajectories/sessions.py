@@ -18,9 +18,9 @@ from apps.trajectories.messages import Message, hash_text
 # What a step is found by. STATE: its whole history and answer; TALK: the same without system messages; TURN: the last
 # message and the answer's text; TEXT: the answer's text; CALL: an id of its tool calls; HISTORY: what it was asked.
 STATE, TALK, TURN, TEXT, CALL, HISTORY = "state", "talk", "turn", "text", "call", "history"
-# What a retry is found by. BODY: the request's bytes; FAILED: the same, of a call that failed; STEM: of such a call,
-# the history before its last user message.
-BODY, FAILED, STEM = "body", "failed", "stem"
+# What a retry is found by. BODY: the request's bytes; and of a call that failed, FAILED: the same; CUT: its history;
+# STEM: its history before the last user message.
+BODY, FAILED, CUT, STEM = "body", "failed", "cut", "stem"
 # What work for a session is found by, under the scope of its key: the client's trace id.
 TRACE = "trace"
 
@@ -117,7 +117,7 @@ def step_digests(scope: str, *, story: Story, answer: Message, body_digest: str,
     if text := chat.digest_answer_text(answer):
         found += [(TEXT, text), (TURN, _turn(story.talk, text))]
     if is_failed:
-        found += [(FAILED, body_digest), (STEM, story.stem())]
+        found += [(FAILED, body_digest), (CUT, story.chained[-1]), (STEM, story.stem())]
     return [scoped(scope, kind, value) for kind, value in found]
 
 

@@ -67,6 +67,11 @@ def is_rewritten_retry(messages: Sequence[Message]) -> bool:
     return text.startswith(_QUEUED) or _CONTINUE in text
 
 
+def is_quoted(failed: Sequence[Message], retry: Sequence[Message]) -> bool:
+    """Say whether the retry, as OpenClaw rewrites it, holds the last words of the call that failed."""
+    return chat.unwrap_text(chat.last_user_text(failed)).strip() in chat.last_user_text(retry)
+
+
 def read_subagent_depth(messages: Sequence[Message]) -> int:
     """Return how far below the main agent OpenClaw says that this one is; 1 when nobody says it."""
     found = (_DEPTH.match(chat.unwrap_text(chat.text_of(message))) for message in messages)
