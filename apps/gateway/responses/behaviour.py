@@ -7,12 +7,12 @@ from typing import Any
 import orjson
 
 from apps.gateway.capture import AnswerCapture
+from apps.gateway.chat.behaviour import make_chat_capture
 from apps.gateway.desk import Desk
 from apps.gateway.dialect import Json, ModelRequest, Voice
 from apps.gateway.errors import ApiError, render_openai
-from apps.gateway.responses.capture import ResponsesCapture
 from apps.gateway.responses.items import Event
-from apps.gateway.responses.logprobs import cut_logprobs, show_logprobs
+from apps.gateway.responses.logprobs import count_tokens_through, cut_logprobs, show_logprobs
 from apps.gateway.responses.memory import recall_messages, resolve_references
 from apps.gateway.responses.naming import RESPONSE_PREFIX
 from apps.gateway.responses.shapes import ResponsesRequest, check_request, make_request
@@ -31,11 +31,12 @@ class ResponsesDialect:
     id_prefix = RESPONSE_PREFIX
     exact_fields: Json = {"return_token_ids": True, "logprobs": True}
 
-    async def read_request(self, raw: bytes, *, desk: Desk, key: KeyRoute) -> ModelRequest:  # noqa: ARG002 (others need it)
+    async def read_request(self, raw: bytes, *, desk: Desk, key: KeyRoute) -> ModelRequest:
         body = check_request(raw)
         earlier: list[Json] = []
         if body.get("previous_response_id") is not None:
-            earlier = await recall_messages(body["previous_response_id"], project_id=key.project_id)
+            response_id = body["previous_response_id"]
+            earlier = await recall_messages(response_id, project_id=key.project_id, spool=desk.spool)
         items = body.get("input") or []
         if isinstance(items, list):
             items = await resolve_references(items, project_id=key.project_id)
@@ -43,9 +44,7 @@ class ResponsesDialect:
 
     def open_answer(self, request: ModelRequest, *, response_id: str) -> tuple[AnswerCapture, Voice]:
         assert isinstance(request, ResponsesRequest)  # noqa: S101 (made above)
-        capture = ResponsesCapture(
-            response_id=response_id, model=request.model, n_choices=request.n_choices, wishes=request.wishes
-        )
+        capture = make_chat_capture(request, response_id=response_id)
         return capture, ResponsesVoice(request, capture)
 
     def render_error(self, error: ApiError) -> Json:
@@ -62,7 +61,7 @@ class _Outcome:
 class ResponsesVoice:
     """Says the chat completion as a response. What a stream has said is what its record says."""
 
-    def __init__(self, request: ResponsesRequest, capture: ResponsesCapture) -> None:
+    def __init__(self, request: ResponsesRequest, capture: AnswerCapture) -> None:
         self._request = request
         self._capture = capture
         self._speech = Speech(request.manner, response_id=capture.response_id)
@@ -76,8 +75,9 @@ class ResponsesVoice:
         self._created = self._created or answer.get("created") or int(time.time())
         choice = answer["choices"][0]
         if not self._n_events:
-            message, items = choice["message"], (choice.get("logprobs") or {}).get("content") or []
-            content = message.get("content") or ""
+            items = (choice.get("logprobs") or {}).get("content") or []
+            content = "".join(self._capture.choices[0].content)  # some servers send parts
+            message = {**choice["message"], "content": content}
             self._speech.take(message, logprobs=self._show(cut_logprobs(items, content)))
             self._finish_reason = choice.get("finish_reason")
         self._finish()
@@ -153,9 +153,14 @@ class ResponsesVoice:
             "input_tokens": n_in,
             "input_tokens_details": {"cached_tokens": cached, "cache_write_tokens": 0},
             "output_tokens": n_out,
-            "output_tokens_details": {"reasoning_tokens": self._capture.n_thought if thought is None else thought},
+            "output_tokens_details": {"reasoning_tokens": self._count_thought() if thought is None else thought},
             "total_tokens": n_in + n_out,
         }
+
+    def _count_thought(self) -> int:
+        """vLLM does not tell it in a chat completion's usage."""
+        choice = self._capture.choices.get(0)
+        return count_tokens_through(choice.tokens, "".join(choice.reasoning)) if choice else 0
 
     def _show(self, items: list[Json]) -> list[Json]:
         return show_logprobs(items) if self._request.wishes.logprobs else []

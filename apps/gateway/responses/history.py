@@ -9,8 +9,8 @@ from typing import Any
 
 import orjson
 
+from apps.gateway.checks import wrong
 from apps.gateway.dialect import Json
-from apps.gateway.errors import ApiError, bad_request
 from apps.gateway.responses.naming import answer_of_item
 from apps.gateway.responses.sealing import unseal_reasoning
 from apps.gateway.responses.tools import CUSTOM_INPUT, flatten_name
@@ -34,14 +34,14 @@ class History:
     def add(self, item: Any, *, where: str) -> None:
         """Read one item; raises ApiError (400) that names it."""
         if not isinstance(item, dict):
-            raise _wrong(where, "must be an object")
+            raise wrong(where, "must be an object")
         kind = item.get("type") or ("message" if "role" in item else None)
         if kind in _DROPPED_ITEMS:
             self.dropped[f"{where}:{kind}"] = "not for the model"
             return
         read = _READERS.get(kind) if isinstance(kind, str) else None
         if read is None:
-            raise _wrong(f"{where}.type", f"is not supported; use one of {', '.join(_READERS)}")
+            raise wrong(f"{where}.type", f"is not supported; use one of {', '.join(_READERS)}")
         read(self, item, where)
 
     def finish(self, instructions: str | None) -> list[Json]:
@@ -58,7 +58,7 @@ class History:
     def read_message(self, item: Json, where: str) -> None:
         role = item.get("role")
         if not isinstance(role, str) or role not in _ROLES:
-            raise _wrong(f"{where}.role", f"must be one of {', '.join(_ROLES)}")
+            raise wrong(f"{where}.role", f"must be one of {', '.join(_ROLES)}")
         parts = _read_parts(item.get("content"), where=f"{where}.content")
         if role == "assistant":
             self._turn_of(item, is_text=True).texts.append("".join(_text_of(parts, where=where)))
@@ -178,7 +178,7 @@ def _read_parts(content: Any, *, where: str) -> list[Json]:
     if isinstance(content, str):
         return [{"type": "text", "text": content}]
     if not isinstance(content, list):
-        raise _wrong(where, "must be a string or a list of parts")
+        raise wrong(where, "must be a string or a list of parts")
     return [_read_part(part, where=f"{where}[{place}]") for place, part in enumerate(content)]
 
 
@@ -190,12 +190,12 @@ def _read_part(part: Any, *, where: str) -> Json:
         return {"type": "text", "text": _string(part, "refusal", where=where)}
     if kind == "input_image":
         return _read_image(part, where=where)
-    raise _wrong(f"{where}.type", "must be input_text, output_text, refusal or input_image: send files as text")
+    raise wrong(f"{where}.type", "must be input_text, output_text, refusal or input_image: send files as text")
 
 
 def _read_image(part: Json, *, where: str) -> Json:
     if part.get("file_id"):
-        raise _wrong(f"{where}.file_id", "is not supported: send the image as `image_url`, a URL or data URL")
+        raise wrong(f"{where}.file_id", "is not supported: send the image as `image_url`, a URL or data URL")
     image = {"url": _string(part, "image_url", where=where)}
     if part.get("detail") in _DETAILS:
         image["detail"] = part["detail"]
@@ -204,7 +204,7 @@ def _read_image(part: Json, *, where: str) -> Json:
 
 def _text_of(parts: list[Json], *, where: str) -> list[str]:
     if any(part["type"] != "text" for part in parts):
-        raise _wrong(where, "may only hold text")
+        raise wrong(where, "may only hold text")
     return [part["text"] for part in parts]
 
 
@@ -222,9 +222,5 @@ def _is_system_text(message: Json) -> bool:
 def _string(item: Json, name: str, *, where: str) -> str:
     value = item.get(name)
     if not isinstance(value, str):
-        raise _wrong(f"{where}.{name}", "must be a string")
+        raise wrong(f"{where}.{name}", "must be a string")
     return value
-
-
-def _wrong(name: str, what: str) -> ApiError:
-    return bad_request(f"Invalid request: `{name}` {what}.", param=name)

@@ -62,15 +62,15 @@ class ReasoningItem(Item):
     is_summary: bool
     is_sealed: bool
     text: list[str] = field(default_factory=list, init=False)
+    sealed: str | None = field(default=None, init=False)
 
     def render(self) -> Json:
-        text = "".join(self.text)
         parts = [self._part()] if self.text else []
         item: Json = {"id": self.id, "type": "reasoning", "summary": parts if self.is_summary else []}
         if not self.is_summary:
             item["content"] = parts
         if self.is_sealed:
-            item["encrypted_content"] = seal_reasoning(text) if self.status != IN_PROGRESS else None
+            item["encrypted_content"] = self.sealed
         return item | {"status": self.status}
 
     def feed(self, text: str) -> list[Event]:
@@ -86,6 +86,8 @@ class ReasoningItem(Item):
     def _finish(self) -> list[Event]:
         if not self.text:
             return []
+        if self.is_sealed:
+            self.sealed = seal_reasoning("".join(self.text))
         kind, part = (
             ("reasoning_summary", "reasoning_summary_part") if self.is_summary else ("reasoning", "content_part")
         )

@@ -12,7 +12,7 @@ def show_logprobs(items: list[Json]) -> list[Json]:
 
 def cut_logprobs(items: list[Json], text: str) -> list[Json]:
     """Return those of an answer's tokens that `text`, a part of it, is made of; [] when it is not there."""
-    whole, ends = _join(items)
+    whole, ends = _join([str(item.get("token") or "") for item in items])
     start = whole.rfind(text) if text else -1  # the last: thoughts may have said it before
     if start < 0:
         return []
@@ -24,16 +24,17 @@ def cut_logprobs(items: list[Json], text: str) -> list[Json]:
     ]
 
 
-def count_tokens_through(items: list[Json], text: str) -> int:
+def count_tokens_through(tokens: list[str], text: str) -> int:
     """Return how many tokens the answer has up to the end of `text`, 0 when it is not there."""
-    whole, ends = _join(items)
-    start = whole.find(text) if text else -1
+    if not text:
+        return 0
+    whole, ends = _join(tokens)
+    start = whole.find(text)
     return 0 if start < 0 else sum(end < start + len(text) for end in ends) + 1
 
 
-def _join(items: list[Json]) -> tuple[str, list[int]]:
+def _join(tokens: list[str]) -> tuple[str, list[int]]:
     """Return the tokens' text and where in it each of them ends."""
-    tokens = [str(item.get("token") or "") for item in items]
     return "".join(tokens), list(accumulate(len(token) for token in tokens))
 
 

@@ -1,6 +1,6 @@
 """Earlier answers, read from the pool for the project that they were given to. Knows no HTTP.
 
-An answer is in the pool before its last byte leaves, so whoever has its id finds it, unless Postgres is away.
+An answer is in the pool before its last byte leaves, so whoever has its id finds it, unless Postgres is, or was, away.
 """
 
 import asyncio
@@ -18,6 +18,7 @@ from apps.gateway.dialect import Json
 from apps.gateway.errors import ApiError, bad_request, unavailable
 from apps.gateway.responses.history import strip_instructions
 from apps.gateway.responses.naming import RESPONSE_PREFIX, answer_of_item
+from apps.gateway.spool import Spool
 from apps.trajectories.exchange_log import StoredAnswer, find_answers
 
 log = structlog.get_logger(__name__)
@@ -33,16 +34,14 @@ async def load_response(response_id: str, *, project_id: str) -> Json | None:
     return response if response.get("object") == "response" else None  # else the call was refused
 
 
-async def recall_messages(response_id: Any, *, project_id: str) -> list[Json]:
+async def recall_messages(response_id: str, *, project_id: str, spool: Spool) -> list[Json]:
     """Return the chat messages up to and with an earlier answer, less the instructions of its request.
 
-    Raises ApiError (400, 404, 503).
+    Raises ApiError (400, 503).
     """
-    if not isinstance(response_id, str):
-        raise bad_request("Invalid request: `previous_response_id` must be a string.", param="previous_response_id")
     found = (await _load([response_id], project_id=project_id)).get(response_id)
     if found is None:
-        raise _not_found(response_id)
+        raise _not_found(response_id) if spool.is_empty() else _cannot_read()
     if found.status != COMPLETE or not found.chat_request or not found.chat_response:
         raise bad_request(
             f"The response `{response_id}` did not come to its end: send the conversation as `input`.",
@@ -89,7 +88,11 @@ async def _load(response_ids: Iterable[str], *, project_id: str) -> dict[str, St
                 return await find_answers(connection, ids, project_id=project_id)
     except (psycopg.Error, OSError, TimeoutError) as error:
         log.warning("responses.unread", error=str(error).strip() or type(error).__name__)
-        raise unavailable("Earlier responses cannot be read now.", code="database_unavailable") from error
+        raise _cannot_read() from error
+
+
+def _cannot_read() -> ApiError:
+    return unavailable("Earlier responses cannot be read now.", code="database_unavailable")
 
 
 def _not_found(response_id: str) -> ApiError:

@@ -1,24 +1,35 @@
-"""Reasoning that travels with the client, in the field that OpenAI keeps encrypted.
+"""Reasoning that travels with the client, in the field that OpenAI keeps encrypted too.
 
-Some clients send back nothing else of it. The text itself is in there: nothing needs to be looked up, whichever gateway
-reads it, and a client may keep it for as long as it likes. It is no secret: the client has been told the same text.
+Some clients send back nothing else of it. The text itself is in there: nothing needs to be looked up, and a client may
+keep it for as long as it likes. It is sealed because redaction cannot look inside: what the pool keeps of a call must
+not hold in one field what was taken out of the others. With another CLAW_SECRET_KEY it cannot be read.
 """
 
 import base64
-import binascii
+from functools import lru_cache
 
-_MARK = b"claw:reasoning:"  # 15 bytes: every sealed text begins with the same 20 characters
+from cryptography.fernet import Fernet, InvalidToken
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+from django.conf import settings
+
+_PURPOSE = b"claw-platform: reasoning that clients keep"
 
 
 def seal_reasoning(text: str) -> str:
-    """Return the text as an opaque string."""
-    return base64.b64encode(_MARK + text.encode()).decode()
+    """Return the text as an opaque string, another one each time."""
+    return _fernet(settings.SECRET_KEY).encrypt(text.encode()).decode()
 
 
 def unseal_reasoning(sealed: str) -> str | None:
     """Return the text, None when it was not sealed here."""
     try:
-        data = base64.b64decode(sealed, validate=True)
-        return data.removeprefix(_MARK).decode() if data.startswith(_MARK) else None
-    except (binascii.Error, ValueError):
+        return _fernet(settings.SECRET_KEY).decrypt(sealed).decode()
+    except (InvalidToken, ValueError):
         return None
+
+
+@lru_cache(maxsize=2)
+def _fernet(secret_key: str) -> Fernet:
+    key = HKDF(algorithm=SHA256(), length=32, salt=None, info=_PURPOSE).derive(secret_key.encode())
+    return Fernet(base64.urlsafe_b64encode(key))

@@ -13,8 +13,9 @@ import orjson
 
 from apps.gateway.bodies import read_json
 from apps.gateway.capture import Wishes
+from apps.gateway.checks import COMMON, IGNORED, Check, check_fields, is_kind, refuse_fields, wrong
 from apps.gateway.dialect import Json, ModelRequest
-from apps.gateway.errors import ApiError, bad_request
+from apps.gateway.errors import bad_request
 from apps.gateway.responses.history import History
 from apps.gateway.responses.speech import Manner
 from apps.gateway.responses.tools import ToolBook, plain, read_tools
@@ -57,24 +58,9 @@ READ = frozenset(
         "top_logprobs",
     }
 )
-# Accepted because clients send them; they steer other people's servers.
-IGNORED = frozenset(
-    {
-        "client_metadata",
-        "max_tool_calls",
-        "metadata",
-        "prompt_cache_key",
-        "prompt_cache_options",
-        "prompt_cache_retention",
-        "safety_identifier",
-        "service_tier",
-        "store",
-        "stream_options",
-        "truncation",
-        "user",
-    }
-)
-# Silence would give another answer than the one asked for. Field → what to do instead.
+# Read by nobody here, beside what is so in every dialect.
+UNREAD = IGNORED | {"max_tool_calls", "prompt_cache_options", "stream_options", "truncation"}
+# Field → what to do instead.
 REFUSED = {
     "background": "wait for the answer, or stream it",
     "conversation": "use `previous_response_id`, or send the conversation as `input`",
@@ -94,15 +80,10 @@ class ResponsesRequest(ModelRequest):
 def check_request(raw: bytes) -> Json:
     """Return the body; raises ApiError (400) that names the field at fault. Items and tools are not looked at yet."""
     body = read_json(raw)
-    for name, is_right, expected in _CHECKS:
-        if body.get(name) is not None and not is_right(body[name]):
-            raise _wrong(name, f"must be {expected}")
-    for name, advice in REFUSED.items():
-        if body.get(name):
-            raise bad_request(f"`{name}` is not supported: {advice}.", param=name, code="unsupported_parameter")
-    for name in ("model", "input"):
-        if not body.get(name) and not (name == "input" and body.get("previous_response_id")):
-            raise _wrong(name, "is required")
+    refuse_fields(body, REFUSED)
+    check_fields(body, _CHECKS)
+    if not body.get("input") and not body.get("previous_response_id"):
+        raise wrong("input", "is required")
     return body
 
 
@@ -156,16 +137,16 @@ def _read_format(form: Any) -> Json | None:
     if kind == "json_object":
         return {"type": kind}
     if kind != "json_schema":
-        raise _wrong("text.format.type", "must be text, json_object or json_schema")
+        raise wrong("text.format.type", "must be text, json_object or json_schema")
     if not isinstance(form.get("schema"), dict):
-        raise _wrong("text.format.schema", "must be a JSON schema")
+        raise wrong("text.format.schema", "must be a JSON schema")
     names = ("description", "schema", "strict")
     schema = {"name": form.get("name") or "answer"} | {name: form[name] for name in names if form.get(name) is not None}
     return {"type": kind, "json_schema": schema}
 
 
 def _unknown_fields(body: Json) -> Json:
-    unknown = body.keys() - PASSED - READ - IGNORED - REFUSED.keys()
+    unknown = body.keys() - PASSED - READ - UNREAD - REFUSED.keys()
     return {plain(name): "unknown" for name in sorted(unknown) if body[name] is not None}
 
 
@@ -201,10 +182,6 @@ def _freeze(name: str, value: Any) -> orjson.Fragment:
         raise bad_request(f"`{name}` is nested too deeply.", param=name, code="invalid_json") from error
 
 
-def _is(*kinds: type) -> Callable[[Any], bool]:
-    return lambda value: type(value) in kinds
-
-
 def _is_between(low: float, high: float) -> Callable[[Any], bool]:
     return lambda value: type(value) in {int, float} and low <= value <= high
 
@@ -223,33 +200,27 @@ def _has_texts(*names: str) -> Callable[[Any], bool]:
     )
 
 
-_CHECKS: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
-    ("model", _is(str), "a string"),
-    ("input", _is(str, list), "a string or a list of items"),
-    ("instructions", _is(str), "a string"),
-    ("previous_response_id", _is(str), "a string"),
-    ("stream", _is(bool), "true or false"),
-    ("background", _is(bool), "true or false"),
-    ("store", _is(bool), "true or false"),
-    ("parallel_tool_calls", _is(bool), "true or false"),
-    ("tools", _is(list), "a list"),
+_CHECKS: tuple[Check, ...] = (
+    *COMMON,
+    ("input", is_kind(str, list), "a string or a list of items"),
+    ("instructions", is_kind(str), "a string"),
+    ("previous_response_id", is_kind(str), "a string"),
+    ("background", is_kind(bool), "true or false"),
+    ("store", is_kind(bool), "true or false"),
+    ("parallel_tool_calls", is_kind(bool), "true or false"),
+    ("tools", is_kind(list), "a list"),
     ("include", _is_text_list, "a list of strings"),
     ("metadata", _is_text_map, "an object of strings"),
     ("reasoning", _has_texts("effort", "summary", "generate_summary"), "an object of strings"),
     ("text", _has_texts("verbosity"), "an object"),
     ("truncation", lambda value: value in ("auto", "disabled"), "`auto` or `disabled`"),
     ("max_output_tokens", lambda value: type(value) is int and value >= 1, "an integer of at least 1"),
-    ("max_tool_calls", _is(int), "an integer"),
+    ("max_tool_calls", is_kind(int), "an integer"),
     ("top_logprobs", lambda value: type(value) is int and 0 <= value <= 20, "an integer from 0 to 20"),
     ("temperature", _is_between(0, 2), "a number from 0 to 2"),
     ("top_p", _is_between(0, 1), "a number from 0 to 1"),
-    ("seed", _is(int), "an integer"),
-    ("prompt_cache_key", _is(str), "a string"),
-    ("safety_identifier", _is(str), "a string"),
-    ("service_tier", _is(str), "a string"),
-    ("user", _is(str), "a string"),
+    ("prompt_cache_key", is_kind(str), "a string"),
+    ("safety_identifier", is_kind(str), "a string"),
+    ("service_tier", is_kind(str), "a string"),
+    ("user", is_kind(str), "a string"),
 )
-
-
-def _wrong(name: str, what: str) -> ApiError:
-    return bad_request(f"Invalid request: `{name}` {what}.", param=name)

@@ -8,8 +8,8 @@ import re
 from dataclasses import dataclass, field
 from typing import Any
 
+from apps.gateway.checks import wrong
 from apps.gateway.dialect import Json
-from apps.gateway.errors import ApiError, bad_request
 
 CUSTOM_INPUT = "input"  # the one parameter of a function that stands for a freeform tool
 _CHOICES = ("auto", "none", "required")
@@ -67,7 +67,7 @@ def read_tools(tools: list[Any], choice: Any) -> ToolBook:
 def _add_tool(book: ToolBook, tool: Any, *, where: str) -> None:
     kind = tool.get("type") if isinstance(tool, dict) else None
     if not isinstance(kind, str):
-        raise _wrong(f"{where}.type", "must say what kind of tool this is")
+        raise wrong(f"{where}.type", "must say what kind of tool this is")
     if kind == "namespace":
         _add_namespace(book, tool, where=where)
     elif kind in _CALLABLE:
@@ -81,23 +81,23 @@ def _add_tool(book: ToolBook, tool: Any, *, where: str) -> None:
 def _add_namespace(book: ToolBook, tool: Json, *, where: str) -> None:
     namespace, inner = tool.get("name"), tool.get("tools")
     if not isinstance(namespace, str) or not namespace:
-        raise _wrong(f"{where}.name", "is required")
+        raise wrong(f"{where}.name", "is required")
     if not isinstance(inner, list):
-        raise _wrong(f"{where}.tools", "must be a list")
+        raise wrong(f"{where}.tools", "must be a list")
     for place, function in enumerate(inner):
         at = f"{where}.tools[{place}]"
         if not isinstance(function, dict) or function.get("type", "function") not in _CALLABLE:
-            raise _wrong(f"{at}.type", "must be `function` or `custom`")
+            raise wrong(f"{at}.type", "must be `function` or `custom`")
         _add_function(book, function, namespace=namespace, where=at)
 
 
 def _add_function(book: ToolBook, tool: Json, *, namespace: str, where: str) -> None:
     name = tool.get("name")
     if not isinstance(name, str) or not name:
-        raise _wrong(f"{where}.name", "is required")
+        raise wrong(f"{where}.name", "is required")
     named = ToolName(name, namespace, is_custom=tool.get("type") == "custom")
     if named.flat in book.names:
-        raise _wrong(f"{where}.name", f"is taken: two tools would be called `{named.flat}`")
+        raise wrong(f"{where}.name", f"is taken: two tools would be called `{named.flat}`")
     book.names[named.flat] = named
     function = _render_custom(book, tool, where=where) if named.is_custom else _render_function(tool, where=where)
     book.functions.append({"type": "function", "function": {"name": named.flat, **function}})
@@ -105,7 +105,7 @@ def _add_function(book: ToolBook, tool: Json, *, namespace: str, where: str) -> 
 
 def _render_function(tool: Json, *, where: str) -> Json:
     if not isinstance(tool.get("parameters"), dict | None):
-        raise _wrong(f"{where}.parameters", "must be a JSON schema")
+        raise wrong(f"{where}.parameters", "must be a JSON schema")
     return {key: tool[key] for key in ("description", "parameters", "strict") if tool.get(key) is not None}
 
 
@@ -128,13 +128,13 @@ def _read_choice(book: ToolBook, choice: Any) -> Any:
         return choice if book.functions else None
     if choice == "required":
         if not book.functions:
-            raise _wrong("tool_choice", "is `required`, but the request has no tool that this platform runs")
+            raise wrong("tool_choice", "is `required`, but the request has no tool that this platform runs")
         return choice
     kind = choice.get("type") if isinstance(choice, dict) else None
     if kind == "allowed_tools":
         return _allow_some(book, choice)
     if kind not in _CALLABLE:
-        raise _wrong(
+        raise wrong(
             "tool_choice", f"must be one of {', '.join(_CHOICES)}, or name a function or a custom tool of `tools`"
         )
     return {"type": "function", "function": {"name": _find_named(book, choice, where="tool_choice")}}
@@ -144,9 +144,9 @@ def _allow_some(book: ToolBook, choice: Json) -> Any:
     """The model sees only the tools that it may call."""
     mode, tools = choice.get("mode"), choice.get("tools")
     if mode not in ("auto", "required"):
-        raise _wrong("tool_choice.mode", "must be `auto` or `required`")
+        raise wrong("tool_choice.mode", "must be `auto` or `required`")
     if not isinstance(tools, list) or not tools:
-        raise _wrong("tool_choice.tools", "must be a list of at least one tool")
+        raise wrong("tool_choice.tools", "must be a list of at least one tool")
     places = [f"tool_choice.tools[{place}]" for place in range(len(tools))]
     allowed = {_find_named(book, tool, where=where) for tool, where in zip(tools, places, strict=True)}
     book.functions = [tool for tool in book.functions if tool["function"]["name"] in allowed]
@@ -161,9 +161,5 @@ def _find_named(book: ToolBook, tool: Any, *, where: str) -> str:
         if name in (named.name, flat) and namespace in (None, named.namespace)
     ]
     if len(found) != 1:
-        raise _wrong(f"{where}.name", "must name one tool of `tools` that this platform runs")
+        raise wrong(f"{where}.name", "must name one tool of `tools` that this platform runs")
     return found[0]
-
-
-def _wrong(name: str, what: str) -> ApiError:
-    return bad_request(f"Invalid request: `{name}` {what}.", param=name)

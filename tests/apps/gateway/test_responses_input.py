@@ -1,8 +1,10 @@
 """Input items and tools as the model is to see them: no server needed."""
 
+import base64
 from typing import Any
 
 import pytest
+from pytest_django.fixtures import Settings
 
 from apps.gateway.errors import ApiError
 from apps.gateway.responses.freeform import FreeformReader
@@ -150,10 +152,14 @@ def test_thoughts_that_others_sealed_are_left_out_and_told() -> None:
     assert list(history.dropped) == ["input[0].encrypted_content"]
 
 
-def test_sealed_thoughts_survive_and_nothing_else_is_taken_for_one() -> None:
-    assert unseal_reasoning(seal_reasoning("Größe 🦦\n")) == "Größe 🦦\n"
-    for text in ("", "ZW5jcnlwdGVk", "not base 64!", "Y2xhdzpyZWFzb25pbmc6/w=="):
+def test_sealed_thoughts_survive_and_nothing_else_is_taken_for_one(settings: Settings) -> None:
+    sealed = seal_reasoning("Größe 🦦\n")
+    assert unseal_reasoning(sealed) == "Größe 🦦\n"
+    assert "Größe".encode() not in base64.urlsafe_b64decode(sealed)
+    for text in ("", "ZW5jcnlwdGVk", "not base 64!", "ö", sealed[:-6] + "AAAA=="):
         assert unseal_reasoning(text) is None
+    settings.SECRET_KEY = "another key than before"
+    assert unseal_reasoning(sealed) is None
 
 
 def test_what_other_servers_did_is_left_out() -> None:
@@ -237,5 +243,7 @@ def test_logprobs_are_those_of_the_text() -> None:
     assert [item["token"] for item in cut_logprobs(tokens, "ab")] == ["a", "b"]
     assert cut_logprobs(tokens, "nowhere") == []
     assert cut_logprobs(tokens, "") == []
-    assert count_tokens_through(tokens, "ab") == 2
-    assert count_tokens_through(tokens, "nowhere") == 0
+    texts = [item["token"] for item in tokens]
+    assert count_tokens_through(texts, "ab") == 2
+    assert count_tokens_through(texts, "nowhere") == 0
+    assert count_tokens_through(texts, "") == 0

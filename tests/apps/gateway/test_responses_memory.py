@@ -1,6 +1,7 @@
 """Earlier answers come from the pool: chains of responses, references to items, a response once more."""
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -8,9 +9,11 @@ import psycopg
 import pytest
 
 from apps.gateway.responses import memory
+from apps.gateway.spool import Spool
 from apps.trajectories.models import Exchange, ExchangeStatus
 from tests.apps.gateway.conftest import GatewayServer
 from tests.apps.gateway.responses import LOOK, PATH, Json, ask, ask_for, check_response
+from tests.apps.gateway.test_spool import make_record
 from tests.apps.gateway.test_to_the_pool import assert_exact, fold
 from tests.conftest import OTHER_SECRET
 from tests.factories.accounts import ApiKeyFactory
@@ -87,6 +90,14 @@ def test_an_unknown_response_is_refused(http: httpx.Client, engine: FakeEngine, 
     assert (error["code"], error["param"]) == ("previous_response_not_found", "previous_response_id")
     assert engine.calls == []
     assert http.get(f"{PATH}/{response_id[:200]}").status_code == 404
+
+
+def test_an_answer_that_may_still_be_in_the_spool_is_not_called_unknown(http: httpx.Client, spool_dir: Path) -> None:
+    spool = Spool(spool_dir)  # of a process that is writing it
+    spool.append([make_record()])
+    answer = http.post(PATH, json=ask_for(previous_response_id=UNKNOWN))
+    assert (answer.status_code, answer.headers["retry-after"]) == (503, "5")
+    spool.seal()
 
 
 def test_another_teams_answers_are_unknown(http: httpx.Client, stranger: httpx.Client) -> None:
