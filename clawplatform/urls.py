@@ -1,4 +1,4 @@
-"""Addresses of everything that is not a model call. Model calls (`/v1/*`, `/t/<id>/v1/*`) never reach Django."""
+"""Addresses of everything that is not a model call. Model calls (`apps/gateway/paths.py`) never reach Django."""
 
 from django.contrib import admin
 from django.urls import include, path

@@ -4,7 +4,6 @@ from collections.abc import Callable
 from typing import Any
 
 import orjson
-from starlette.requests import Request
 from starlette.responses import Response
 
 RETRY_AFTER_S = 5
@@ -82,9 +81,3 @@ def render_error(
     error.request_id = request_id or error.request_id
     headers = error.headers | (name_request(request_id) if request_id else {})
     return Response(orjson.dumps(render_body(error)), error.status, headers, "application/json")
-
-
-async def handle_api_error(request: Request, error: Exception) -> Response:
-    """Starlette's exception handler for ApiError."""
-    assert isinstance(error, ApiError)  # noqa: S101 (registered for it)
-    return render_error(error, request_id=request.scope.get("claw.exchange_id", ""))

@@ -6,6 +6,8 @@ from starlette.responses import Response
 
 from apps.gateway.desk import Desk
 
+HEALTH_PATHS = frozenset({"/healthz", "/readyz"})
+
 
 class Health:
     """Answers load balancers and supervisors; needs no key and asks nobody."""
@@ -15,6 +17,10 @@ class Health:
 
     async def healthz(self, _request: Request) -> Response:
         return Response(b'{"status":"up"}', media_type="application/json")
+
+    async def hello(self, _request: Request) -> Response:
+        """Some agents ask whether there is anybody before their first call."""
+        return Response(b'{"message":"hello"}', media_type="application/json")
 
     async def readyz(self, _request: Request) -> Response:
         routes = self.desk.routes

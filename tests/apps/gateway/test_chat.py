@@ -181,4 +181,3 @@ def test_a_seed_is_left_out_and_said_so(http: httpx.Client, engine: FakeEngine) 
 
 def test_other_paths_go_on_to_the_rest(http: httpx.Client) -> None:
     assert http.get("/p/shop/").text == "rest"
-    assert http.get("/t/traj_1/").text == "rest"
