@@ -4,6 +4,7 @@ import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
+from ipaddress import ip_network
 from pathlib import Path
 from typing import Annotated, Literal
 from urllib.parse import urlsplit
@@ -43,6 +44,11 @@ class Env(BaseSettings):
     drain_s: int = Field(default=600, ge=0, alias="CLAW_DRAIN_S")
     engine_wait_s: float = Field(default=60, ge=0, alias="CLAW_ENGINE_WAIT_S")
     engine_queue: int = Field(default=1000, ge=1, alias="CLAW_ENGINE_QUEUE")
+    max_body_mb: int = Field(default=32, ge=1, le=1024, alias="CLAW_MAX_BODY_MB")
+    clawr1_project: str = Field(default="", alias="CLAW_CLAWR1_PROJECT")
+    clawr1_networks: Annotated[tuple[str, ...], NoDecode] = Field(
+        default=("127.0.0.0/8", "::1/128"), alias="CLAW_CLAWR1_NETWORKS"
+    )
     provider_hosts: Annotated[tuple[str, ...], NoDecode] = Field(default=(), alias="CLAW_PROVIDER_HOSTS")
     database_url: str = Field(default="", alias="DATABASE_URL")
     redis_url: str = Field(default="", alias="REDIS_URL")
@@ -54,6 +60,16 @@ class Env(BaseSettings):
         """Read a comma-separated list."""
         if isinstance(value, str):
             return tuple(host.strip().lower() for host in value.split(",") if host.strip())
+        return value
+
+    @field_validator("clawr1_networks", mode="before")
+    @classmethod
+    def split_networks(cls, value: object) -> object:
+        """Read a comma-separated list; raises ValueError for what is no network."""
+        if isinstance(value, str):
+            value = tuple(network.strip() for network in value.split(",") if network.strip())
+        for network in value if isinstance(value, tuple) else ():
+            ip_network(network)
         return value
 
     @field_validator("engine_urls", mode="before")

@@ -1,5 +1,6 @@
 """Every change to people, teams, projects, agents and keys. Knows nothing of what agents say."""
 
+import re
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 
@@ -31,6 +32,7 @@ from apps.core.notices import ROUTES_CHANGED, notify_processes
 from apps.core.redaction import BUILT_IN_NAMES, BadPattern, check_pattern
 
 MAX_OWN_PATTERNS = 20
+_PATTERN_NAME = re.compile(r"[A-Za-z0-9_-]{1,20}")
 
 
 def create_user(*, email: str, password: str, name: str = "", is_staff: bool = False) -> User:
@@ -174,6 +176,11 @@ def _check_patterns(built_in: Sequence[str], own: Sequence[Mapping[str, str]]) -
     if len({*names, *BUILT_IN_NAMES}) < len(names) + len(BUILT_IN_NAMES):
         raise InvalidInput("each pattern needs a name of its own, other than the built-in ones", field="own_patterns")
     for pattern in own:
+        if not _PATTERN_NAME.fullmatch(pattern["name"]):
+            raise InvalidInput(
+                f"a pattern's name has up to 20 letters, digits, - and _; {pattern['name']!r} is none",
+                field="own_patterns",
+            )
         try:
             check_pattern(pattern["pattern"])
         except BadPattern as error:

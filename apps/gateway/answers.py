@@ -81,7 +81,7 @@ class _Answer:
 
     async def keep(self) -> None:
         """Return when the call is durable."""
-        await self.desk.writer.commit(self.call.record())
+        await self.desk.keep(self.call.record(), self.call.key.capture)
 
     async def _fetch(self) -> None:
         """Fetch the answer and send what may leave before the call is durable."""

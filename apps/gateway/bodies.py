@@ -1,48 +1,76 @@
-"""Reads a request's body up to a limit, and the JSON object in it. Knows no dialect."""
+"""Reads a request's body up to a size and a time, and the JSON object in it. Knows no dialect."""
 
+import asyncio
 from collections.abc import Mapping
 from typing import Any
 
 import orjson
+from django.conf import settings
 from starlette.types import Receive
 
 from apps.gateway.errors import ApiError, bad_request
 
-MAX_BODY_BYTES = 32 * 1024 * 1024
+IDLE_S = 30.0  # the longest pause between two pieces of a body
+WHOLE_S = 300.0
+_MIB = 1024 * 1024
 
 
 class ClientGoneError(Exception):
     """Nobody is there any more to be answered."""
 
 
-async def read_body(headers: Mapping[str, str], receive: Receive, *, limit: int = MAX_BODY_BYTES) -> bytes:
-    """Return the whole body; raises ApiError (413, 415) before more than `limit` bytes are kept, or ClientGoneError."""
+async def read_body(headers: Mapping[str, str], receive: Receive, *, limit: int | None = None) -> bytes:
+    """Return the whole body; raises ApiError or ClientGoneError.
+
+    415: it is compressed. 413: it is larger than `limit` bytes (the setting), of which no more are kept. 408: it does
+    not arrive in time.
+    """
+    limit = settings.CLAW.max_body_mb * _MIB if limit is None else limit
     if headers.get("content-encoding", "identity") != "identity":
         raise ApiError("Send the body uncompressed.", status=415, code="unsupported_encoding")
     length = headers.get("content-length", "")
     if length.isdigit() and int(length) > limit:
         raise _too_large(limit)
-    parts: list[bytes] = []
-    n_bytes = 0
-    while True:
-        message = await receive()
-        if message["type"] == "http.disconnect":
-            raise ClientGoneError
-        part = message.get("body", b"")
-        n_bytes += len(part)
-        if n_bytes > limit:
-            raise _too_large(limit)
-        parts.append(part)
-        if not message.get("more_body", False):
-            return parts[0] if len(parts) == 1 else b"".join(parts)
+    now = asyncio.get_running_loop().time
+    end_at = now() + WHOLE_S
+    try:
+        async with asyncio.timeout_at(now() + IDLE_S) as clock:
+            parts: list[bytes] = []
+            n_bytes, has_more = 0, True
+            while has_more:
+                part, has_more = await _read_part(receive)
+                n_bytes += len(part)
+                if n_bytes > limit:
+                    raise _too_large(limit)
+                parts.append(part)
+                clock.reschedule(min(now() + IDLE_S, end_at))
+    except TimeoutError:
+        raise _too_slow() from None
+    return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+async def _read_part(receive: Receive) -> tuple[bytes, bool]:
+    message = await receive()
+    if message["type"] == "http.disconnect":
+        raise ClientGoneError
+    return message.get("body", b""), message.get("more_body", False)
 
 
 def _too_large(limit: int) -> ApiError:
     return ApiError(
-        f"The request is larger than {limit // (1024 * 1024)} MiB.",
+        f"The request is larger than {limit // _MIB} MiB.",
         status=413,
         code="request_too_large",
         headers={"Connection": "close"},  # the rest of the body is not read
+    )
+
+
+def _too_slow() -> ApiError:
+    return ApiError(
+        f"The request's body did not arrive: it may pause for {IDLE_S:g} s and take {WHOLE_S:g} s.",
+        status=408,
+        code="request_timeout",
+        headers={"Connection": "close"},
     )
 
 

@@ -12,11 +12,13 @@ from typing import Any
 import orjson
 import structlog
 
-from apps.core.contracts.exchange import COMPLETE, ExchangeRecord
+from apps.core.contracts.exchange import COMPLETE, UNCAPTURED, ExchangeRecord
 from apps.core.ids import new_id
 from apps.gateway.capture import AnswerCapture
 from apps.gateway.dialect import Dialect, Json, ModelRequest, Voice
 from apps.gateway.errors import ApiError, bad_request, name_request
+from apps.gateway.limit_headers import LimitState
+from apps.gateway.limits import estimate_tokens
 from apps.gateway.routes import EngineRoute, KeyRoute, VersionRoute
 from apps.gateway.sessions import clean, find_session_key, kept_headers
 
@@ -44,6 +46,8 @@ class ModelCall:
     raw_request: bytes
     headers: dict[str, str]
     trajectory_id: str
+    may_train: bool = True
+    limits: LimitState = field(default_factory=LimitState)
     engine: EngineRoute | None = None
     first_token_at: datetime | None = None
     status: str = COMPLETE
@@ -58,7 +62,8 @@ class ModelCall:
     engine_body: bytes = field(init=False)
 
     def __post_init__(self) -> None:
-        response_id = f"{self.dialect.id_prefix}{self.exchange_id.partition('_')[2]}"
+        mark = UNCAPTURED if self.key.capture is not None and self.key.capture.is_off else ""
+        response_id = f"{self.dialect.id_prefix}{mark}{self.exchange_id.partition('_')[2]}"
         self.capture, self.voice = self.dialect.open_answer(self.request, response_id=response_id)
         self.session_key = find_session_key(self.headers, self.request.body, self.raw_request)
         body, dropped = build_engine_body(self.request, self.dialect.exact_fields, engine_name=self.version.engine_name)
@@ -88,9 +93,25 @@ class ModelCall:
     def answer_headers(self) -> dict[str, str]:
         """Return the headers that tell the client which call this was and which weights spoke."""
         headers = name_request(self.exchange_id) | {"x-claw-version": self.version.label}
+        headers |= self.limits.headers(self.dialect.name)
         if "dropped" in self.sampling:
             headers["x-claw-dropped"] = ", ".join(self.sampling["dropped"])
         return headers
+
+    def estimate_tokens(self) -> int:
+        """Return about how many tokens the call will use."""
+        longest = next((value for name in _LIMITS if (value := self.request.engine_body.get(name))), None)
+        return estimate_tokens(len(self.raw_request), max_tokens=longest, n_choices=self.request.n_choices)
+
+    def count_tokens(self) -> int | None:
+        """Return how many tokens were used, None when an answer came without saying so."""
+        usage = self.capture.usage or {}
+        if n_tokens := usage.get("total_tokens"):
+            return int(n_tokens)
+        if not self.capture.choices:
+            return 0
+        n_sampled = sum(len(choice.token_ids) for choice in self.capture.choices.values())
+        return len(self.capture.prompt_token_ids or ()) + n_sampled if n_sampled else None
 
     def fail(self, status: str, error: str) -> None:
         """Note that the call did not come to its end."""
@@ -130,7 +151,7 @@ class ModelCall:
             started_at=self.started_at,
             first_token_at=self.first_token_at,
             ended_at=datetime.now(UTC),
-            is_training_allowed=self.request.is_trainable,
+            is_training_allowed=self.request.is_trainable and self.may_train,
             token_check=self._check_tokens(),
             **self._chat_form(),
         )

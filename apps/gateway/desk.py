@@ -7,9 +7,13 @@ import structlog
 from django.conf import settings
 
 from apps.accounts.api.authentication import read_secret
+from apps.core.contracts.exchange import ExchangeRecord
+from apps.gateway.capture_policy import CapturePolicy, redact_record
 from apps.gateway.engines import Engines
 from apps.gateway.errors import bad_key, unavailable
 from apps.gateway.keep_alive import KeepAlive
+from apps.gateway.limits import Limiter
+from apps.gateway.passed_calls import PassedCallCounter
 from apps.gateway.replay import replay_forever
 from apps.gateway.routes import KeyRoute, RouteBook
 from apps.gateway.spool import Spool
@@ -20,7 +24,7 @@ log = structlog.get_logger(__name__)
 
 
 class Desk:
-    """Routes, engines, the writer with its spool, the gate to trajectories, the breath for silent streams.
+    """Routes, engines, limits, the writer with its spool, the gate to trajectories, the breath for silent streams.
 
     Made inside the running event loop.
     """
@@ -28,6 +32,8 @@ class Desk:
     def __init__(self) -> None:
         self.routes = RouteBook()
         self.engines = Engines()
+        self.limiter = Limiter()
+        self.passed_calls = PassedCallCounter()
         self.spool = Spool(settings.CLAW.data_dir / "spool")
         self.writer = ExchangeWriter(self.spool)
         self.trajectories = TrajectoryGate()
@@ -38,6 +44,8 @@ class Desk:
         await self.routes.start()
         await self.writer.start()
         self.keep_alive.start()
+        self.limiter.start()
+        self.passed_calls.start()
         self._replay = asyncio.create_task(replay_forever(self.spool))
         log.info("gateway.started", keys=len(self.routes.snapshot.keys), engines=len(self.routes.snapshot.engines))
 
@@ -47,6 +55,8 @@ class Desk:
             self._replay.cancel()
             await asyncio.gather(self._replay, return_exceptions=True)
         await self.keep_alive.stop()
+        await self.limiter.stop()
+        await self.passed_calls.stop()
         await self.writer.stop()
         await self.routes.stop()
         await self.trajectories.close()
@@ -62,3 +72,11 @@ class Desk:
         if not self.routes.is_loaded:
             raise unavailable("The platform is starting: its database does not answer yet.", code="starting")
         raise bad_key()
+
+    async def keep(self, record: ExchangeRecord, policy: CapturePolicy | None) -> None:
+        """Return when a call is durable, as far as its agent's policy has it kept."""
+        if policy is not None:
+            if policy.redactor is None:
+                return self.passed_calls.count(record.agent_id)
+            record = await redact_record(record, policy.redactor)
+        return await self.writer.commit(record)

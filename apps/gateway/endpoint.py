@@ -5,9 +5,11 @@ from starlette.types import Receive, Scope, Send
 from apps.gateway.answers import StreamedAnswer, WholeAnswer
 from apps.gateway.bodies import ClientGoneError, read_body
 from apps.gateway.call import ModelCall, new_exchange_id
+from apps.gateway.capture_policy import may_train
 from apps.gateway.desk import Desk
 from apps.gateway.dialect import Dialect
 from apps.gateway.errors import ApiError, render_error, unknown_model
+from apps.gateway.limits import Admission
 from apps.gateway.routes import KeyRoute, VersionRoute
 from apps.gateway.sessions import TRAJECTORY_HEADER
 
@@ -24,14 +26,27 @@ class ModelEndpoint:
         scope["claw.exchange_id"] = exchange_id
         try:
             call = await self._open(scope, receive, exchange_id)
+            admission = await self._admit(call)
         except ClientGoneError:
             pass
         except ApiError as error:
             response = render_error(error, request_id=exchange_id, render_body=self.dialect.render_error)
             await response(scope, receive, send)
         else:
-            kind = StreamedAnswer if call.request.is_streamed else WholeAnswer
-            await kind(self.desk, call, send).give(scope, receive)
+            with admission:
+                kind = StreamedAnswer if call.request.is_streamed else WholeAnswer
+                await kind(self.desk, call, send).give(scope, receive)
+
+    async def _admit(self, call: ModelCall) -> Admission:
+        """Return the call's admission under the limits of its key; raises ApiError (429)."""
+        limits = call.key.limits
+        n_tokens = call.estimate_tokens() if limits else 0
+        admission = await self.desk.limiter.admit(
+            limits, call_id=call.exchange_id, n_tokens=n_tokens, dialect=self.dialect.name
+        )
+        admission.count_tokens = call.count_tokens
+        call.limits = admission.state
+        return admission
 
     async def _open(self, scope: Scope, receive: Receive, exchange_id: str) -> ModelCall:
         """Return the call if it may be made; raises ApiError."""
@@ -52,6 +67,7 @@ class ModelEndpoint:
             raw_request=raw,
             headers=headers,
             trajectory_id=trajectory_id,
+            may_train=may_train(headers),
         )
 
 

@@ -20,6 +20,10 @@ class LimitState:
     requests: Allowance | None = None
     tokens: Allowance | None = None
 
+    def headers(self, dialect: str) -> dict[str, str]:
+        """Return what the clients of a dialect read."""
+        return self.openai_headers() | (self.anthropic_headers() if dialect == "messages" else {})
+
     def openai_headers(self) -> dict[str, str]:
         """Return `x-ratelimit-…`."""
         headers: dict[str, str] = {}

@@ -11,7 +11,7 @@ Knows no HTTP but the errors' own; the arithmetic is in `limit_scripts.py`.
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
@@ -55,14 +55,14 @@ class _Reserved:
 class Admission:
     """A call that was let in, as a block: leaving it frees the call's place and settles its tokens.
 
-    Set `n_tokens` to what was really used; left at None the estimate stands.
+    `count_tokens` is asked then what was really used; where it does not know (None) the estimate stands.
     """
 
     def __init__(self, limiter: "Limiter", reserved: _Reserved | None = None, state: LimitState | None = None) -> None:
         self._limiter = limiter
         self._reserved = reserved
         self.state = state or LimitState()
-        self.n_tokens: int | None = None
+        self.count_tokens: Callable[[], int | None] = _do_not_know
 
     def __enter__(self) -> Self:
         return self
@@ -71,7 +71,11 @@ class Admission:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         if self._reserved is not None:
-            self._limiter.settle(self._reserved, n_used=self.n_tokens)
+            self._limiter.settle(self._reserved, n_used=self.count_tokens())
+
+
+def _do_not_know() -> None:
+    return None
 
 
 class Limiter:
@@ -94,8 +98,10 @@ class Limiter:
             await asyncio.gather(self._renewal, return_exceptions=True)
         await self._line.stop()
 
-    async def admit(self, scopes: tuple[ScopeLimits, ...], *, call_id: str, n_tokens: int) -> Admission:
-        """Return the call's admission; raises ApiError (429)."""
+    async def admit(
+        self, scopes: tuple[ScopeLimits, ...], *, call_id: str, n_tokens: int, dialect: str = ""
+    ) -> Admission:
+        """Return the call's admission; raises ApiError (429) with the headers that the dialect's clients read."""
         if not scopes:
             return Admission(self)
         args: list[str | int] = [call_id, n_tokens, int(1000 * LEASE_S), *_limits(scopes)]
@@ -105,7 +111,7 @@ class Limiter:
             self._count_unlimited(error)
             return Admission(self)
         self._note_return()
-        return self._read(answer, _Reserved(call_id, scopes, n_tokens, day=answer[3]))
+        return self._read(answer, _Reserved(call_id, scopes, n_tokens, day=answer[3]), dialect=dialect)
 
     def settle(self, reserved: _Reserved, *, n_used: int | None) -> None:
         """Free a call's place and charge what it used instead of what was estimated."""
@@ -115,11 +121,12 @@ class Limiter:
         args += _limits(reserved.scopes)
         self._line.post(_SETTLE, keys=reserved.keys(), args=args)
 
-    def _read(self, answer: list[Any], reserved: _Reserved) -> Admission:
+    def _read(self, answer: list[Any], reserved: _Reserved, *, dialect: str) -> Admission:
         place, what, wait_ms, _day, *numbers = answer
         state = LimitState(requests=_allowance(numbers[:3]), tokens=_allowance(numbers[3:]))
         if place:
-            raise _refusal(reserved.scopes[place - 1], what.decode(), wait_ms=wait_ms, state=state)
+            told = state.headers(dialect)
+            raise _refusal(reserved.scopes[place - 1], what.decode(), wait_ms=wait_ms, headers=told)
         self._held[reserved.call_id] = reserved
         return Admission(self, reserved, state)
 
@@ -163,14 +170,14 @@ def _allowance(numbers: Sequence[int]) -> Allowance | None:
     return Allowance(limit=limit, left=left, full_in_ms=full_in_ms) if limit else None
 
 
-def _refusal(scope: ScopeLimits, what: str, *, wait_ms: int, state: LimitState) -> ApiError:
+def _refusal(scope: ScopeLimits, what: str, *, wait_ms: int, headers: dict[str, str]) -> ApiError:
     words = {
         "requests": f"{scope.requests_per_minute} requests per minute",
         "tokens": f"{scope.tokens_per_minute} tokens per minute",
         "in_flight": f"{scope.max_in_flight} calls in flight at one moment",
         "day": f"{scope.tokens_per_day} tokens per day",
     }
-    headers = {"retry-after": str(max(1, -(-wait_ms // 1000))), **state.openai_headers()}
+    headers = {"retry-after": str(max(1, -(-wait_ms // 1000))), **headers}
     if what == "day":
         message = (
             f"You exceeded the quota of this {scope.kind}: {words[what]} (UTC). It is renewed at midnight UTC; an "

@@ -12,6 +12,7 @@ from django.utils import timezone
 from apps.accounts.access import Caller
 from apps.accounts.models import Agent, ApiKey, Project, Role
 from apps.accounts.services import record_event
+from apps.core.contracts.exchange import UNCAPTURED
 from apps.core.errors import Conflict, Forbidden, InvalidInput, NotFound
 from apps.core.ids import is_id
 from apps.core.live import publish_news
@@ -196,6 +197,8 @@ def find_step_by_response(*, caller: Caller, response_id: str, choice: int = 0, 
 
 
 def _find_exchange(*, caller: Caller, response_id: str) -> Exchange:
+    if UNCAPTURED in response_id:
+        raise NotFound("this call was not captured: its agent's capture policy is off, so nothing of it is in the pool")
     is_storable = response_id.isprintable()  # Postgres refuses NUL even in a question.
     found = Exchange.objects.filter(response_id=response_id) if is_storable else Exchange.objects.none()
     for exchange in found.order_by("-id")[:5]:

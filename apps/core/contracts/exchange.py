@@ -14,6 +14,7 @@ from apps.core.contracts.codec import ContractError
 COMPLETE = "complete"
 ABORTED = "aborted"  # the client went away
 ERROR = "error"  # no usable answer
+UNCAPTURED = "uncaptured"  # stands in an answer's id where nothing was kept of the call
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

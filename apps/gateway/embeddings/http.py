@@ -10,6 +10,7 @@ from apps.gateway.desk import Desk
 from apps.gateway.embeddings.behaviour import fetch_embeddings
 from apps.gateway.embeddings.shapes import read_embeddings_request
 from apps.gateway.errors import ApiError, name_request, render_error
+from apps.gateway.limits import estimate_tokens
 
 
 class Embeddings:
@@ -32,7 +33,12 @@ class Embeddings:
     async def _answer(self, scope: Scope, receive: Receive, *, request_id: str) -> Response:
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
         key = scope.get("claw.key") or await self.desk.identify(headers)
-        request = read_embeddings_request(await read_body(headers, receive))
-        answer, version = await fetch_embeddings(self.desk, key, request)
-        told = name_request(request_id) | {"x-claw-version": version.label}
+        raw = await read_body(headers, receive)
+        request = read_embeddings_request(raw)
+        n_tokens, n_used = estimate_tokens(len(raw), max_tokens=1), 0
+        with await self.desk.limiter.admit(key.limits, call_id=request_id, n_tokens=n_tokens) as admission:
+            admission.count_tokens = lambda: n_used
+            answer, version = await fetch_embeddings(self.desk, key, request)
+            n_used = answer["usage"]["total_tokens"]
+        told = name_request(request_id) | {"x-claw-version": version.label} | admission.state.openai_headers()
         return Response(orjson.dumps(answer), headers=told, media_type="application/json")

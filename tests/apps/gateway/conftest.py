@@ -16,6 +16,7 @@ from starlette.responses import PlainTextResponse
 
 from apps.accounts.models import ApiKey, Project
 from apps.gateway.app import GatewayDoor
+from apps.gateway.guard import GuardedProtocol
 from apps.registry.models import Engine, Policy, Version
 from apps.trajectories.models import Exchange
 from tests.factories.registry import AliasFactory, EngineFactory, PolicyFactory, VersionFactory
@@ -30,7 +31,13 @@ class GatewayServer:
     def __init__(self) -> None:
         self.door = GatewayDoor(PlainTextResponse("rest"))
         config = uvicorn.Config(
-            self.door, port=0, lifespan="on", log_config=None, ws="none", timeout_graceful_shutdown=3
+            self.door,
+            port=0,
+            lifespan="on",
+            log_config=None,
+            ws="none",
+            http=GuardedProtocol,
+            timeout_graceful_shutdown=3,
         )
         self.server = uvicorn.Server(config)
         self.url = ""

@@ -6,10 +6,10 @@ from typing import Any
 
 import httpx
 import pytest
+from pytest_django.fixtures import Settings
 
 from apps.accounts.models import Agent, ApiKey, Project
 from apps.accounts.services import disable_key
-from apps.gateway import bodies
 from apps.trajectories.models import Exchange, ExchangeStatus, TrajectoryState
 from tests.apps.gateway.conftest import GatewayServer, chat, only_exchange, wait_until
 from tests.factories.accounts import AgentFactory
@@ -146,8 +146,8 @@ def test_an_over_long_prompt_gets_the_engines_own_error(http: httpx.Client, *, i
     assert not exchange.is_exact
 
 
-def test_it_refuses_bodies_over_the_limit(http: httpx.Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bodies.read_body, "__kwdefaults__", {"limit": 1024 * 1024})
+def test_it_refuses_bodies_over_the_limit(http: httpx.Client, settings: Settings) -> None:
+    settings.CLAW = settings.CLAW.model_copy(update={"max_body_mb": 1})
     announced = http.post(PATH, content=b"x" * (2 * 1024 * 1024))
     parts = (b"x" * 65536 for _ in range(64))
 
@@ -164,7 +164,7 @@ def test_it_refuses_compressed_bodies(http: httpx.Client) -> None:
 
 
 def test_unknown_paths_are_json_404(http: httpx.Client) -> None:
-    for path in ["/v1/embeddings", "/v1/", "/v1", "/v1/chat", "/t/traj_1/v1/nothing"]:
+    for path in ["/v1/audio", "/v1/", "/v1", "/v1/chat", "/t/traj_1/v1/nothing"]:
         assert_error(http.post(path, json={}), status=404, code="unknown_url")
 
 

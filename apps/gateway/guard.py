@@ -1,0 +1,107 @@
+"""What the server does with clients that are slow on purpose or by accident: half a request, an answer nobody reads.
+
+Uvicorn waits for both without end, and holds a head of any size. Knows HTTP's frame and no more; a body's own time
+limit is in `bodies.py`, where it can be told in the client's dialect. Used by `uvicorn --http` (Procfile).
+"""
+
+import asyncio
+from asyncio.events import TimerHandle
+
+import structlog
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+log = structlog.get_logger(__name__)
+
+HEAD_S = 20.0
+MAX_HEAD_BYTES = 64 * 1024
+STALL_S = 60.0  # so long a client may take nothing of what waits for it
+_TIMEOUT = b"HTTP/1.1 408 Request Timeout\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
+_TOO_LARGE = b"HTTP/1.1 431 Request Header Fields Too Large\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
+
+
+class GuardedProtocol(HttpToolsProtocol):
+    """One connection with two clocks: one for the head that is coming in, one for bytes that do not go out.
+
+    Uvicorn pauses whoever sends while too much waits to go out, so a client that does not read costs its buffers only
+    (64 KiB here, the sockets', the engine's) until the clock ends the call, which is then kept as aborted.
+    """
+
+    _head_clock: TimerHandle | None = None
+    _stall_clock: TimerHandle | None = None
+    _n_head_bytes = 0
+    _is_in_head = True
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._head_clock = self.loop.call_later(HEAD_S, self._end_head)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._stop_clocks()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        if self._is_in_head:
+            self._n_head_bytes += len(data)
+            if self._n_head_bytes > MAX_HEAD_BYTES and not self.transport.is_closing():
+                self._refuse(_TOO_LARGE, reason="head too large")
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self._is_in_head = True
+        if self._head_clock is None:
+            self._head_clock = self.loop.call_later(HEAD_S, self._end_head)
+
+    def on_headers_complete(self) -> None:
+        self._is_in_head = False
+        self._n_head_bytes = 0
+        if self._head_clock is not None:
+            self._head_clock.cancel()
+            self._head_clock = None
+        super().on_headers_complete()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        if self.transport.is_closing():
+            self._watch_stall()
+
+    def timeout_keep_alive_handler(self) -> None:
+        super().timeout_keep_alive_handler()
+        self._watch_stall()
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._watch_stall()
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        if self._stall_clock is not None and not self.transport.is_closing():
+            self._stall_clock.cancel()
+            self._stall_clock = None
+
+    def _watch_stall(self) -> None:
+        if self._stall_clock is None:
+            self._stall_clock = self.loop.call_later(STALL_S, self._end_stall)
+
+    def _end_head(self) -> None:
+        self._head_clock = None
+        if self._n_head_bytes:
+            self._refuse(_TIMEOUT, reason="head too slow")
+        else:
+            self.transport.close()
+
+    def _end_stall(self) -> None:
+        self._stall_clock = None
+        log.warning("client.cut_off", client=str(self.client), reason="does not read its answer")
+        self.transport.abort()
+
+    def _refuse(self, answer: bytes, *, reason: str) -> None:
+        log.warning("client.cut_off", client=str(self.client), reason=reason)
+        self.transport.write(answer)
+        self.transport.close()
+
+    def _stop_clocks(self) -> None:
+        for clock in (self._head_clock, self._stall_clock):
+            if clock is not None:
+                clock.cancel()
+        self._head_clock = self._stall_clock = None

@@ -1,0 +1,176 @@
+"""Clients that send half a request, or do not read what they asked for."""
+
+import gc
+import json
+import select
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+import httpx
+import psutil
+import pytest
+
+from apps.gateway import bodies, guard
+from apps.trajectories.models import Exchange, ExchangeStatus
+from tests.apps.gateway.conftest import GatewayServer, chat, only_exchange, wait_until
+from tests.fakes.engine import FakeEngine
+
+PATH = "/v1/chat/completions"
+
+
+@contextmanager
+def connected(gateway: GatewayServer, *, receive_buffer: int = 0) -> Iterator[socket.socket]:
+    """A connection on which each byte is ours to send."""
+    host, port = gateway.url.removeprefix("http://").split(":")
+    with socket.socket() as client:
+        if receive_buffer:
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
+        client.settimeout(10)
+        client.connect((host, int(port)))
+        yield client
+
+
+def head(secret: str, *, length: int) -> bytes:
+    lines = [f"POST {PATH} HTTP/1.1", "host: x", f"authorization: Bearer {secret}", f"content-length: {length}"]
+    return ("\r\n".join(lines) + "\r\n\r\n").encode()
+
+
+def read_all(client: socket.socket) -> bytes:
+    parts = []
+    while part := client.recv(65536):
+        parts.append(part)
+    return b"".join(parts)
+
+
+def assert_still_serves(http: httpx.Client) -> None:
+    assert http.post(PATH, json=chat()).status_code == 200
+
+
+@pytest.mark.parametrize("sent", [b"", b'{"model"'])
+def test_a_body_that_stops_is_a_408_in_words(
+    gateway: GatewayServer, http: httpx.Client, secret: str, monkeypatch: pytest.MonkeyPatch, sent: bytes
+) -> None:
+    monkeypatch.setattr(bodies, "IDLE_S", 0.2)
+    with connected(gateway) as client:
+        client.sendall(head(secret, length=100) + sent)
+        answer = read_all(client)
+
+    status, _, body = answer.partition(b"\r\n\r\n")
+    assert status.startswith(b"HTTP/1.1 408 ")
+    assert json.loads(body)["error"]["code"] == "request_timeout"
+    assert not Exchange.objects.exists()
+    assert_still_serves(http)
+
+
+def test_a_body_that_trickles_for_ever_is_ended_too(
+    gateway: GatewayServer, secret: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bodies, "IDLE_S", 0.3)
+    monkeypatch.setattr(bodies, "WHOLE_S", 0.6)
+    with connected(gateway) as client:
+        client.sendall(head(secret, length=10_000))
+        began = time.monotonic()
+        for _ in range(5):
+            client.sendall(b"x")
+            time.sleep(0.1)
+        assert read_all(client).startswith(b"HTTP/1.1 408 ")
+
+    assert time.monotonic() - began < 2
+
+
+def test_a_body_in_pieces_is_taken(gateway: GatewayServer, secret: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bodies, "IDLE_S", 0.5)
+    body = json.dumps(chat()).encode()
+    with connected(gateway) as client:
+        client.sendall(head(secret, length=len(body)).replace(b"\r\n\r\n", b"\r\nconnection: close\r\n\r\n"))
+        for start in range(0, len(body), 20):
+            client.sendall(body[start : start + 20])
+            time.sleep(0.2)
+        assert read_all(client).startswith(b"HTTP/1.1 200 ")
+
+
+@pytest.mark.parametrize(("sent", "answer"), [(b"", b""), (b"POST /v1/chat HTTP/1.1\r\nx: ", b"HTTP/1.1 408 ")])
+def test_a_head_that_does_not_end_ends_the_connection(
+    world: None, monkeypatch: pytest.MonkeyPatch, sent: bytes, answer: bytes
+) -> None:
+    monkeypatch.setattr(guard, "HEAD_S", 0.3)
+    with GatewayServer() as gateway, connected(gateway) as client:
+        client.sendall(sent)
+        for _ in range(2):
+            time.sleep(0.1)
+            client.sendall(b"y" if sent else b"")
+        assert read_all(client).startswith(answer)
+
+
+def test_a_second_head_on_a_connection_is_timed_too(
+    gateway: GatewayServer, secret: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(guard, "HEAD_S", 0.3)
+    body = json.dumps(chat()).encode()
+    with connected(gateway) as client:
+        client.sendall(head(secret, length=len(body)) + body)
+        wait_until(Exchange.objects.exists)
+        client.sendall(b"POST /v1")
+        answers = read_all(client)
+    assert answers.startswith(b"HTTP/1.1 200 ")
+    assert b"HTTP/1.1 408 " in answers
+
+
+def test_a_head_without_measure_is_refused(gateway: GatewayServer, http: httpx.Client) -> None:
+    with connected(gateway) as client:
+        client.sendall(b"GET / HTTP/1.1\r\n")
+        n_sent = 0
+        with suppress(ConnectionError):  # it closes the door while we are still talking
+            while not select.select([client], [], [], 0)[0]:
+                n_sent += client.send(b"x-header: " + b"y" * 1000 + b"\r\n")
+            assert client.recv(65536).startswith(b"HTTP/1.1 431 ")
+        assert n_sent < 100 * guard.MAX_HEAD_BYTES  # buffers of the system's
+    assert_still_serves(http)
+
+
+def test_a_client_that_does_not_read_holds_up_the_engine_and_is_cut_off(
+    gateway: GatewayServer, http: httpx.Client, engine: FakeEngine, secret: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(guard, "STALL_S", 1.0)
+    engine.script.has_logprobs = False  # the fake's are slow to make
+    n_pieces, piece = 20_000, "x" * 4000
+    engine.script.pieces = [piece] * n_pieces
+    body = json.dumps(chat(stream=True)).encode()
+    gc.collect()
+    before = psutil.Process().memory_info().rss
+    with connected(gateway, receive_buffer=4096) as client:
+        client.sendall(head(secret, length=len(body)) + body)
+        wait_until(lambda: engine.calls)
+        (call,) = engine.calls
+        wait_until(lambda: call.is_cancelled, timeout_s=20)
+        grown = psutil.Process().memory_info().rss - before
+
+    assert call.n_chunks_sent < n_pieces // 2  # it was held up while the client did not read
+    assert grown < 100 * 1024 * 1024
+    exchange = only_exchange()
+    assert exchange.status == ExchangeStatus.ABORTED
+    kept = json.loads(bytes(exchange.response or b""))["choices"][0]["message"]["content"]
+    assert 0 < len(kept) <= call.n_chunks_sent * len(piece)
+    engine.script.pieces = ["ok"]
+    assert_still_serves(http)
+
+
+def test_a_client_that_reads_slowly_gets_everything(
+    gateway: GatewayServer, engine: FakeEngine, secret: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(guard, "STALL_S", 1.0)
+    engine.script.has_logprobs = False  # the fake's are slow to make
+    engine.script.pieces = ["x" * 4000] * 300
+    body = json.dumps(chat(stream=True)).encode()
+    with connected(gateway, receive_buffer=4096) as client:
+        client.sendall(head(secret, length=len(body)).replace(b"\r\n\r\n", b"\r\nconnection: close\r\n\r\n") + body)
+        answer = b""
+        while part := client.recv(60_000):
+            answer += part
+            time.sleep(0.02)
+
+    assert answer.count(b"x" * 4000) == 300
+    assert b"data: [DONE]" in answer
+    assert only_exchange().status == ExchangeStatus.COMPLETE
