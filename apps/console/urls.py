@@ -2,7 +2,7 @@
 
 from django.urls import URLPattern, path
 
-from apps.console.views import agents, home, models, runs, session, trajectories
+from apps.console.views import agents, home, models, policies, runs, session, trajectories
 
 urlpatterns: list[URLPattern] = [
     path("login", session.log_in, name="login"),
@@ -16,6 +16,9 @@ urlpatterns: list[URLPattern] = [
     path("p/<slug:slug>/agents/<slug:agent_slug>/keys", agents.new_key, name="new_key"),
     path("p/<slug:slug>/agents/<slug:agent_slug>/keys/<str:key_id>/first-call", agents.first_call, name="first_call"),
     path("p/<slug:slug>/agents/<slug:agent_slug>/keys/<str:key_id>/off", agents.switch_key_off, name="switch_key_off"),
+    path("p/<slug:slug>/agents/<slug:agent_slug>/policies", policies.policies, name="agent_policies"),
+    path("p/<slug:slug>/agents/<slug:agent_slug>/capture", policies.change_capture, name="change_capture"),
+    path("p/<slug:slug>/agents/<slug:agent_slug>/limits/<str:name>", policies.change_limits, name="change_limits"),
     path("p/<slug:slug>/trajectories", trajectories.trajectories, name="trajectories"),
     path("p/<slug:slug>/trajectories/<str:trajectory_id>", trajectories.trajectory, name="trajectory"),
     path("p/<slug:slug>/trajectories/<str:trajectory_id>/steps/<str:step_id>", trajectories.step_view, name="step"),
