@@ -56,6 +56,9 @@ class _Answer:
             call.engine_body,
             find_engines=lambda: self.desk.routes.snapshot.find_engines(call.version),
             is_streamed=call.request.is_streamed,
+            session=call.affinity,
+            project_id=call.key.project_id,
+            version_id=call.version.id,
         )
 
     async def give(self, scope: Scope, receive: Receive) -> None:
@@ -73,7 +76,9 @@ class _Answer:
         except EngineRefusedError as refusal:
             self.call.engine = refusal.engine
             error = read_refusal(refusal.status, refusal.body)
-        except (EngineUnavailableError, EngineBrokenError) as fault:
+        except EngineUnavailableError as fault:
+            error = say_unavailable(fault)
+        except EngineBrokenError as fault:
             error = unavailable(f"The model cannot answer now: {fault}")
         else:
             return await self._finish()
@@ -154,7 +159,7 @@ class StreamedAnswer(_Answer):
         except EngineBrokenError as error:
             self._break_off(unavailable(str(error), code="engine_broken"), error)
         except EngineUnavailableError as error:
-            self._break_off(unavailable(f"The model cannot answer now: {error}"), error)
+            self._break_off(say_unavailable(error), error)
         except EngineRefusedError as error:
             self.call.engine = error.engine
             self._break_off(read_refusal(error.status, error.body), error)
@@ -233,3 +238,9 @@ class StreamedAnswer(_Answer):
 
 def _error_words(error: object) -> str:
     return f"the engine gave up: {error.get('message') if isinstance(error, dict) else error}"
+
+
+def say_unavailable(fault: EngineUnavailableError) -> ApiError:
+    """Return what a client is told when no engine took its call, and when it may come again."""
+    message = f"The model cannot answer now: {fault}"
+    return unavailable(message, code=fault.code, retry_after_s=fault.retry_after_s)

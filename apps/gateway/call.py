@@ -20,7 +20,7 @@ from apps.gateway.errors import ApiError, bad_request, name_request
 from apps.gateway.limit_headers import LimitState
 from apps.gateway.limits import estimate_tokens
 from apps.gateway.routes import EngineRoute, KeyRoute, VersionRoute
-from apps.gateway.sessions import clean, find_session_key, kept_headers
+from apps.gateway.sessions import clean, kept_headers
 
 log = structlog.get_logger(__name__)
 
@@ -45,6 +45,8 @@ class ModelCall:
     request: ModelRequest
     raw_request: bytes
     headers: dict[str, str]
+    session_key: str  # the client's own name for its session, "" where it has none
+    affinity: str  # what all calls of the session share
     trajectory_id: str
     may_train: bool = True
     limits: LimitState = field(default_factory=LimitState)
@@ -57,7 +59,6 @@ class ModelCall:
     started_at: datetime = field(default_factory=lambda: datetime.now(UTC))
     capture: AnswerCapture = field(init=False)
     voice: Voice = field(init=False)
-    session_key: str = field(init=False)
     sampling: Json = field(init=False)
     engine_body: bytes = field(init=False)
 
@@ -65,8 +66,7 @@ class ModelCall:
         mark = UNCAPTURED if self.key.capture is not None and self.key.capture.is_off else ""
         response_id = f"{self.dialect.id_prefix}{mark}{self.exchange_id.partition('_')[2]}"
         self.capture, self.voice = self.dialect.open_answer(self.request, response_id=response_id)
-        self.session_key = find_session_key(self.headers, self.request.body, self.raw_request)
-        body, dropped = build_engine_body(self.request, self.dialect.exact_fields, engine_name=self.version.engine_name)
+        body, dropped = build_engine_body(self.request, self.dialect.exact_fields, version=self.version)
         try:
             self.engine_body = orjson.dumps(body)
         except orjson.JSONEncodeError as error:  # it reads deeper than it writes
@@ -157,8 +157,9 @@ class ModelCall:
         )
 
     def _check_tokens(self) -> str:
-        """Return why the ids are doubted. A call that was cut short is not: it is not called exact anyway."""
-        doubt = self.capture.find_doubt() if self.status == COMPLETE else ""
+        """Return why the ids are doubted. Those of a call that was cut short, or of a provider, are not called exact."""
+        has_ids = self.status == COMPLETE and not self.version.is_text_only
+        doubt = self.capture.find_doubt() if has_ids else ""
         if doubt:
             engine = self.engine.base_url if self.engine else ""
             log.warning("tokens.doubted", exchange=self.exchange_id, engine=engine, reason=doubt)
@@ -172,15 +173,20 @@ class ModelCall:
         return form | ({"chat_response": orjson.dumps(self.chat_answer)} if self.chat_answer is not None else {})
 
 
-def build_engine_body(request: ModelRequest, exact_fields: Json, *, engine_name: str) -> tuple[Json, Json]:
+def build_engine_body(request: ModelRequest, exact_fields: Json, *, version: VersionRoute) -> tuple[Json, Json]:
     """Return what is sent to the engine, and the meaningful fields that had to be left out.
 
-    Exact ids and log-probs are asked for on every call. A seed is left out: it can crash vLLM's CPU engine.
+    Exact ids and log-probs are asked for on every call to an engine of ours. A seed is left out there: it can crash
+    vLLM's CPU engine. A provider gets what the client sent.
     """
-    body: dict[str, Any] = {**request.engine_body, "model": engine_name, **exact_fields}
+    body: dict[str, Any] = {**request.engine_body, "model": version.engine_name}
     dropped = dict(request.dropped)
-    if (seed := body.pop("seed", None)) is not None:
-        dropped["seed"] = seed
+    if version.is_text_only:
+        body.pop("return_token_ids", None)
+    else:
+        body |= exact_fields
+        if (seed := body.pop("seed", None)) is not None:
+            dropped["seed"] = seed
     if request.is_streamed:
         body["stream_options"] = {**(request.engine_body.get("stream_options") or {}), "include_usage": True}
     return body, dropped

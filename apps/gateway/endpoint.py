@@ -10,8 +10,9 @@ from apps.gateway.desk import Desk
 from apps.gateway.dialect import Dialect
 from apps.gateway.errors import ApiError, render_error, unknown_model
 from apps.gateway.limits import Admission
+from apps.gateway.placement import find_affinity
 from apps.gateway.routes import KeyRoute, VersionRoute
-from apps.gateway.sessions import TRAJECTORY_HEADER
+from apps.gateway.sessions import TRAJECTORY_HEADER, find_session_key
 
 
 class ModelEndpoint:
@@ -54,7 +55,9 @@ class ModelEndpoint:
         key = scope.get("claw.key") or await self.desk.identify(headers)
         raw = await read_body(headers, receive)
         request = await self.dialect.read_request(raw, desk=self.desk, key=key)
-        version = await find_version(self.desk, key, request.model)
+        session_key = find_session_key(headers, request.body, raw)
+        affinity = find_affinity(session_key, (request.chat_form or request.body).get("messages") or ())
+        version = await find_version(self.desk, key, request.model, session=affinity)
         trajectory_id = scope.get("claw.trajectory_id") or request.trajectory_id or headers.get(TRAJECTORY_HEADER, "")
         if trajectory_id:
             await self.desk.trajectories.admit(trajectory_id, project_id=key.project_id)
@@ -66,15 +69,16 @@ class ModelEndpoint:
             request=request,
             raw_request=raw,
             headers=headers,
+            session_key=session_key,
+            affinity=affinity,
             trajectory_id=trajectory_id,
             may_train=may_train(headers),
         )
 
 
-async def find_version(desk: Desk, key: KeyRoute, model: str) -> VersionRoute:
+async def find_version(desk: Desk, key: KeyRoute, model: str, *, session: str = "") -> VersionRoute:
     """Return the weights that the key means by `model`; raises ApiError (404) that lists what it could mean."""
-    version = await desk.routes.find_version(key.project_id, model)
+    version = await desk.routes.find_version(key.project_id, model, session=session)
     if version is None:
-        policy = desk.routes.snapshot.policies.get(key.project_id)
-        raise unknown_model(model, known=list(policy.names()) if policy else [])
+        raise unknown_model(model, known=list(desk.routes.snapshot.names(key.project_id)))
     return version

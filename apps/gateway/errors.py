@@ -58,9 +58,9 @@ def unknown_model(name: str, *, known: list[str]) -> ApiError:
     )
 
 
-def unavailable(message: str, *, code: str = "engine_unavailable") -> ApiError:
+def unavailable(message: str, *, code: str = "engine_unavailable", retry_after_s: int = RETRY_AFTER_S) -> ApiError:
     """A part behind us does not answer; the same request may work later."""
-    headers = {"Retry-After": str(RETRY_AFTER_S)}
+    headers = {"Retry-After": str(retry_after_s)}
     return ApiError(message, status=503, code=code, kind="server_error", headers=headers)
 
 
