@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 from pydantic import Field, ValidationError, field_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
-from worker.engine.launch import detect_dtype
+from worker.engine.launch import default_max_lora_rank, detect_device, detect_dtype
 
 ROOT = Path(__file__).resolve().parent.parent
 LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
@@ -35,6 +35,7 @@ class Env(BaseSettings):
     base_url: str = Field(default="", alias="CLAW_BASE_URL")
     engine_port: int = Field(default=8100, ge=1, le=65535, alias="CLAW_ENGINE_PORT")
     engine_dtype: Literal["auto", "bfloat16", "float32"] = Field(default="auto", alias="CLAW_ENGINE_DTYPE")
+    max_lora_rank: int = Field(default=0, ge=0, alias="CLAW_MAX_LORA_RANK")
     secret_key: str = Field(default="", alias="CLAW_SECRET_KEY")
     debug: bool = Field(default=False, alias="CLAW_DEBUG")
     allowed_hosts: str = Field(default="", alias="CLAW_ALLOWED_HOSTS")
@@ -104,6 +105,7 @@ class Env(BaseSettings):
         """Resolve what is relative or automatic once, so that every process sees the same."""
         if self.engine_dtype == "auto":
             self.engine_dtype = detect_dtype()
+        self.max_lora_rank = self.max_lora_rank or default_max_lora_rank(detect_device())
         self.data_dir = self.data_dir.expanduser().resolve()
         self.cache_dir = self.cache_dir.expanduser().resolve()
 

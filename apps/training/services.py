@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from django.conf import settings
 from django.db import transaction
 from django.utils import timezone
 
@@ -42,6 +43,7 @@ def launch_run(
     """
     require_role(caller, project, Role.TRAINER)
     config, chosen = read_recipe(recipe), read_selection(selection)
+    _check_servable(config)
     _check_texts(name=name, idempotency_key=idempotency_key)
     Project.objects.select_for_update().get(pk=project.pk)
     if idempotency_key and (known := Run.objects.filter(project=project, idempotency_key=idempotency_key).first()):
@@ -65,6 +67,16 @@ def launch_run(
     record_run_event(run, "run.launched", f"launched by {caller.name} from version {live.number}")
     _queue(run, caller, action="run.launched")
     return run
+
+
+def _check_servable(recipe: RecipeConfig) -> None:
+    largest = settings.CLAW.max_lora_rank
+    if recipe.lora_rank > largest:
+        raise InvalidInput(
+            f"recipe.lora_rank: the engines serve ranks up to {largest}; lower it, or raise CLAW_MAX_LORA_RANK and "
+            "start the engines again",
+            field="recipe.lora_rank",
+        )
 
 
 def _check_texts(*, name: str, idempotency_key: str) -> None:

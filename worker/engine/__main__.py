@@ -10,6 +10,7 @@ from worker.engine.launch import (
     EngineSettingsError,
     build_command,
     count_cores,
+    default_max_lora_rank,
     detect_device,
     detect_dtype,
 )
@@ -27,7 +28,7 @@ def parse_settings(arguments: list[str] | None = None) -> EngineSettings:
     parser.add_argument("--dtype", choices=["bfloat16", "float32"], default=detect_dtype())
     parser.add_argument("--max-model-len", type=int, default=2048, help="tokens of prompt and answer together")
     parser.add_argument("--max-loras", type=int, default=4, help="adapters that can answer at the same moment")
-    parser.add_argument("--max-lora-rank", type=int, default=32)
+    parser.add_argument("--max-lora-rank", type=int, default=default_max_lora_rank(detect_device()))
     parser.add_argument("--gpu-memory-share", type=float, default=0.5, help="part of the GPU's memory to take")
     parser.add_argument("--device", choices=["cpu", "cuda"], default=detect_device())
     options = parser.parse_args(arguments)

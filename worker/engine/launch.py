@@ -34,7 +34,7 @@ class EngineSettings:
     dtype: Dtype = "bfloat16"
     max_model_len: int = 2048
     max_loras: int = 4
-    max_lora_rank: int = 32
+    max_lora_rank: int = 8
     n_cores: int = 1
     kv_cache_gib: int = 1  # CPU only
     gpu_memory_share: float = 0.5  # vLLM would take nearly all, and a trainer on the same GPU needs the rest
@@ -122,6 +122,11 @@ def choose_dtype(device: Device, *, cpuinfo: Path) -> Dtype:
         return "bfloat16"
     words = cpuinfo.read_text(encoding="ascii", errors="replace").split() if cpuinfo.exists() else []
     return "bfloat16" if {"avx512_bf16", "amx_bf16", "bf16"}.intersection(words) else "float32"
+
+
+def default_max_lora_rank(device: Device) -> int:
+    """Return the largest rank to serve: on a CPU each token pays for the largest, whatever its adapter's own is."""
+    return 8 if device == "cpu" else 32
 
 
 def count_cores() -> int:

@@ -104,6 +104,7 @@ def _environment(env: Env) -> dict[str, str]:
         "CLAW_PORT": str(env.port),
         "CLAW_ENGINE_PORT": str(env.engine_port),
         "CLAW_ENGINE_DTYPE": env.engine_dtype,
+        "CLAW_MAX_LORA_RANK": str(env.max_lora_rank),
         "CLAW_ML_PYTHON": str(env.ml_python),
         "CLAW_MODEL": str(env.model_dir),
         "CLAW_SERVED_NAME": env.model_dir.name,

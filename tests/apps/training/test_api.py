@@ -72,6 +72,7 @@ def test_an_idempotency_key_launches_once(manage_client: APIClient, two_ready: R
     [
         ({"recipe": {"n_stepz": 1}}, "recipe.n_stepz"),
         ({"recipe": []}, "recipe"),
+        ({"recipe": {"lora_rank": 512}}, "recipe.lora_rank"),  # more than the engines serve
         ({"selection": {"chanel": "x"}}, "selection.chanel"),
         ({"recipie": {}}, "recipie"),
         ({"name": "x" * 101}, "name"),

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from worker.engine.__main__ import parse_settings
-from worker.engine.launch import EngineSettings, EngineSettingsError, build_command, choose_dtype
+from worker.engine.launch import EngineSettings, EngineSettingsError, build_command, choose_dtype, default_max_lora_rank
 from worker.engine.models.chat_template_path import CHAT_TEMPLATE
 
 
@@ -128,3 +128,7 @@ def test_a_cpu_that_would_emulate_bfloat16_gets_float32(line: str, dtype: str, t
 
 def test_a_cpu_that_nothing_is_known_of_gets_float32(tmp_path: Path) -> None:
     assert choose_dtype("cpu", cpuinfo=tmp_path / "missing") == "float32"
+
+
+def test_a_cpu_serves_small_ranks_unless_told_otherwise() -> None:
+    assert default_max_lora_rank("cpu") < default_max_lora_rank("cuda")

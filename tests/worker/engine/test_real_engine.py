@@ -14,6 +14,8 @@ from typing import Any
 
 import pytest
 
+from apps.gateway.messages.count import make_tokenize_body
+from apps.gateway.messages.shapes import read_count_request, read_messages_request
 from worker.host import health
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(600)]
@@ -115,3 +117,41 @@ def test_repeated_prefixes_are_cached(engine: Engine) -> None:
             return
         time.sleep(0.2)
     pytest.fail("the engine cached no prefix")
+
+
+@pytest.mark.parametrize("extra", [{}, {"output_config": {"effort": "low"}}, {"thinking": {"type": "disabled"}}])
+def test_it_counts_the_very_prompt_of_a_messages_call(engine: Engine, extra: dict[str, Any]) -> None:
+    call = {"type": "tool_use", "id": "call0", "name": "look", "input": {"at": 1}}
+    history = [
+        {"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]},
+        {"role": "system", "content": "It is Tuesday."},
+        {"role": "assistant", "content": [{"type": "thinking", "thinking": "hm", "signature": "x"}, call]},
+        {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "call0", "content": "nothing"}]},
+    ]
+    tools = [{"name": "look", "description": "Looks.", "input_schema": {"type": "object"}}]
+    begun = [*history, {"role": "assistant", "content": "I see"}]
+    for messages in (history, begun):
+        fields = {"model": "tiny", "system": "You see.", "messages": messages, "tools": tools, **extra}
+        request = read_messages_request(json.dumps({**fields, "max_tokens": 4}).encode())
+        _, prompt = read_count_request(json.dumps(fields).encode())
+        counted = json.loads(engine.post("/tokenize", make_tokenize_body(prompt, engine_name="tiny")))
+        answer = json.loads(engine.chat(**request.engine_body, return_token_ids=True))
+        assert counted["tokens"] == answer["prompt_token_ids"]
+        assert counted["count"] == answer["usage"]["prompt_tokens"]
+
+
+def test_it_says_which_stop_sequence_it_met(engine: Engine) -> None:
+    first = json.loads(engine.chat(temperature=0, max_tokens=8))["choices"][0]
+    stop = first["message"]["content"][2:5]
+    choice = json.loads(engine.chat(temperature=0, max_tokens=8, stop=[stop]))["choices"][0]
+    assert (choice["finish_reason"], choice["stop_reason"]) == ("stop", stop)
+    assert first["stop_reason"] is None
+
+
+def test_a_limit_above_its_context_is_refused_in_words_that_name_it(engine: Engine) -> None:
+    with pytest.raises(urllib.error.HTTPError) as refused:
+        engine.chat(max_tokens=32_000)
+    assert (
+        "tokens=32000 cannot be greater than max_model_len=256" in json.loads(refused.value.read())["error"]["message"]
+    )
+    assert json.loads(engine.chat(max_tokens=256))["usage"]["completion_tokens"] > 0
