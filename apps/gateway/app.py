@@ -11,7 +11,9 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from apps.gateway.chat.http import make_chat_endpoint
+from apps.gateway.completions.http import make_completion_endpoint
 from apps.gateway.desk import Desk
+from apps.gateway.embeddings.http import Embeddings
 from apps.gateway.errors import ApiError
 from apps.gateway.generate.http import make_generate_endpoint
 from apps.gateway.health import Health
@@ -74,6 +76,8 @@ def make_gateway(desk: Desk) -> Starlette:
     models, health = ModelList(desk), Health(desk)
     routes = [
         Route("/v1/chat/completions", make_chat_endpoint(desk), methods=["POST"]),
+        Route("/v1/completions", make_completion_endpoint(desk), methods=["POST"]),
+        Route("/v1/embeddings", Embeddings(desk), methods=["POST"]),
         Route("/v1/responses", make_responses_endpoint(desk), methods=["POST"]),
         Route("/v1/responses/{response_id}", StoredResponses(desk).detail, methods=["GET"]),
         Route("/v1/messages", make_messages_endpoint(desk), methods=["POST"]),

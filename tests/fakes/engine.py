@@ -138,7 +138,7 @@ class FakeEngine:
     async def _embed(self, request: web.Request) -> web.Response:
         body = await request.json()
         if not self.script.n_dimensions:  # what vLLM says of any path that it does not have
-            return web.json_response({"error": {"message": "Not Found", "type": "Not Found", "code": 404}}, status=404)
+            return web.json_response({"detail": "Not Found"}, status=404)
         self.counted.append(body)
         return web.json_response(
             embed(body, n_dimensions=self.script.n_dimensions, speaks_base64=self.script.speaks_base64)
@@ -214,7 +214,8 @@ class FakeEngine:
         return self.script.tool is not None and self.script.shown is None
 
     def _tells_logprobs(self, call: EngineCall) -> bool:
-        return self.script.has_logprobs and call.body.get("logprobs") not in (None, False)
+        wish = call.body.get("logprobs")  # of a completion 0 is a wish too
+        return self.script.has_logprobs and wish is not None and wish is not False
 
     def _usage(self, call: EngineCall) -> Json:
         n_prompt, n_sampled = len(call.prompt_token_ids), sum(len(choice.token_ids) for choice in call.choices)

@@ -57,17 +57,16 @@ class CompletionCapture(AnswerCapture):
         answer["object"] = "chat.completion.chunk" if said == "delta" else "chat.completion"
         for choice in answer.get("choices") or ():
             text = choice.pop("text", None) or ""
-            if said == "message":
-                choice[said] = {"role": "assistant", "content": text}
-            else:
-                choice[said] = {"content": text} if text else {}
-            choice.pop("prompt_logprobs", None)
-            choice["logprobs"] = turn_logprobs(choice.get("logprobs"))
-            prompt_ids = choice.get("prompt_token_ids")
+            if choice.get("prompt_token_ids") is not None and self.has_one_prompt:
+                self.prompt_token_ids = choice["prompt_token_ids"]
             if not self.wishes.token_ids:
                 choice.pop("prompt_token_ids", None)
-            if prompt_ids is not None and self.has_one_prompt:
-                self.prompt_token_ids = prompt_ids
+            if said == "message":
+                choice[said] = {"role": "assistant", "content": text}
+            else:  # an empty one is not sent
+                choice[said] = {"content": text} if text or choice.get("prompt_token_ids") else {}
+            choice.pop("prompt_logprobs", None)
+            choice["logprobs"] = turn_logprobs(choice.get("logprobs"))
 
 
 def turn_logprobs(logprobs: Json | None) -> Json | None:

@@ -122,6 +122,18 @@ def test_what_a_real_engine_streams_raises_no_doubt(name: str) -> None:
     assert capture.find_doubt() == ""
 
 
+def test_a_call_that_a_real_engines_stream_swallowed_is_noticed() -> None:
+    capture = make_capture()
+    for chunk in read_chunks("swallowed_call_stream.txt"):
+        capture.take_chunk(chunk)
+
+    (choice,) = capture.render()["choices"]
+    assert choice["message"] == {"role": "assistant", "content": "To call a function, answer with "}
+    assert "".join(capture.choices[0].tokens).endswith('"arguments": ARGUMENTS}</tool_call><|im_end|>')
+    assert capture.find_doubt() == "swallowed"
+    assert capture.packed_tokens().is_exact
+
+
 @pytest.mark.parametrize("name", ["plain_whole.json", "tool_call_whole.json"])
 def test_what_a_real_engine_answers_raises_no_doubt(name: str) -> None:
     capture = make_capture()

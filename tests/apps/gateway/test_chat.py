@@ -2,6 +2,7 @@
 
 import json
 import re
+from typing import Any
 
 import httpx
 import pytest
@@ -9,7 +10,8 @@ import pytest
 from apps.accounts.models import ApiKey
 from apps.core.contracts.arrays import pack_ids, pack_logprobs
 from apps.registry.models import Version
-from apps.trajectories.models import Exchange, ExchangeStatus
+from apps.trajectories.models import Exchange, ExchangeStatus, Step
+from apps.trajectories.recorder import fold_pending
 from tests.apps.gateway.conftest import chat, only_exchange, read_events
 from tests.fakes.engine import CALL_ID, FakeEngine, Sampled
 
@@ -169,6 +171,48 @@ def test_ids_that_do_not_add_up_are_not_called_exact(http: httpx.Client, engine:
     exchange = only_exchange()
     assert not exchange.is_exact
     assert exchange.status == ExchangeStatus.COMPLETE
+
+
+@pytest.mark.parametrize("is_streamed", [False, True])
+@pytest.mark.parametrize(
+    ("script", "doubt", "is_exact"),
+    [
+        ({"shown": ["Good", "bye"]}, "text", True),
+        ({"shown": ["Hello 🦦"]}, "swallowed", True),
+        ({"tool": TOOL, "shown": []}, "swallowed", True),
+        ({"tool": TOOL, "shown": ['{"city": "Rome"}']}, "text", True),
+        ({"has_logprobs": False}, "count", False),
+        ({"miscounts_by": 1}, "count", False),
+        ({"reasoning": "well"}, "", True),
+        ({"tool": TOOL}, "", True),
+        ({"tool": TOOL, "more_tools": [{"name": "look", "arguments": {"n": 2}}]}, "", True),
+        ({"pieces": ["one", ", ST", "OPx"], "shown": ["one", ", "], "stop_reason": "STOP"}, "", True),
+    ],
+    ids=str,
+)
+def test_a_step_is_marked_where_tokens_and_answer_disagree(
+    http: httpx.Client, engine: FakeEngine, script: dict[str, Any], doubt: str, *, is_exact: bool, is_streamed: bool
+) -> None:
+    for name, value in script.items():
+        setattr(engine.script, name, value)
+
+    response = http.post(PATH, json=chat(stream=is_streamed, tools=[]))
+
+    assert response.status_code == 200, response.text
+    exchange = only_exchange()
+    assert (exchange.token_check, exchange.is_exact) == (doubt, is_exact)
+    fold_pending()
+    step = Step.objects.get()
+    assert (step.token_check, step.is_exact) == (doubt, is_exact)
+
+
+def test_a_call_that_was_cut_short_is_not_doubted(http: httpx.Client, engine: FakeEngine) -> None:
+    engine.script.break_after = 3
+    engine.script.pause_s = 0.02
+
+    http.post(PATH, json=chat(stream=True))
+
+    assert (only_exchange().token_check, only_exchange().status) == ("", ExchangeStatus.ERROR)
 
 
 def test_a_seed_is_left_out_and_said_so(http: httpx.Client, engine: FakeEngine) -> None:
