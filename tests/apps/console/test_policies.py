@@ -47,7 +47,7 @@ def test_an_owner_sets_and_clears_limits(owner_browser: Client, key: ApiKey, age
     owner_browser.post(address, {"max_in_flight": "2"})
     target.refresh_from_db()
     assert (target.requests_per_minute, target.max_in_flight) == (None, 2)
-    assert AuditEvent.objects.filter(action="limits.set", object_id=target.id).count() == 2
+    assert AuditEvent.objects.filter(action="limits.set", object_id=target.pk).count() == 2
 
 
 @pytest.mark.parametrize("value", ["0", "-1", "1.5", "many", "9" * 20])
