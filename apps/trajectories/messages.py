@@ -21,6 +21,7 @@ _BILLING = re.compile(r"\A\s*x-anthropic-billing-header:[^\n]*\n*")
 # What OpenClaw writes around the user's own words; they stay in its history, so comparing leaves them in.
 _STAMP = re.compile(r"^\[[A-Z][a-z]{2} \d{4}-\d{2}-\d{2} \d{2}:\d{2} [^\]\s]{1,12}\] ")
 _RUNTIME = re.compile(r"\n\nRuntime: agent=[^\n]*sessionId=[^\n]*\s*$")
+_REMINDER = re.compile(r"<system-reminder>.*?</system-reminder>", re.DOTALL)  # Claude Code's, before the user's words
 _NOT_ALPHANUMERIC = re.compile(r"[^0-9A-Za-z]")
 _NOT_STORABLE = re.compile("[\x00\ud800-\udfff]")  # what Postgres text refuses
 
@@ -110,7 +111,8 @@ def make_title(messages: Sequence[Message]) -> str:
 
     `messages` are those of the first call: what stands before its last user message may be worked examples.
     """
-    return clean_text(" ".join(unwrap_text(last_user_text(messages)).split()))[:TITLE_LENGTH]
+    text = unwrap_text(last_user_text(messages))
+    return clean_text(" ".join((_REMINDER.sub("", text).strip() or text).split()))[:TITLE_LENGTH]
 
 
 def unwrap_text(text: str) -> str:

@@ -8,6 +8,7 @@ from apps.trajectories import messages as chat
 
 CARRIER = "<<<BEGIN_OPENCLAW_INTERNAL_CONTEXT>>>\nbusy\n<<<END_OPENCLAW_INTERNAL_CONTEXT>>>"
 
+REMINDER = {"type": "text", "text": "<system-reminder>\ngit\n</system-reminder>"}
 RUNTIME = "\n\nRuntime: agent=main | session=agent:main:explicit:one | sessionId=one | host=vm | shell=bash"
 
 
@@ -82,6 +83,8 @@ def test_a_users_empty_message_does_leave_one() -> None:
         ([{"role": "user", "content": "example"}, {"role": "assistant"}, {"role": "user", "content": "real"}], "real"),
         ([{"role": "user", "content": f"[Tue 2026-12-01 01:34 UTC] real{RUNTIME}"}], "real"),
         ([{"role": "user", "content": "[Tue] what is Runtime: agent=main"}], "[Tue] what is Runtime: agent=main"),
+        ([{"role": "user", "content": [REMINDER, REMINDER, {"type": "text", "text": "real"}]}], "real"),
+        ([{"role": "user", "content": [REMINDER]}], "<system-reminder> git </system-reminder>"),
         ([{"role": "user", "content": "x" * 500}], "x" * 200),
         ([{"role": "user", "content": "nul\x00 and \ud800 half"}], "nul and half"),
         ([{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}], ""),
