@@ -157,7 +157,7 @@ class ModelCall:
         )
 
     def _check_tokens(self) -> str:
-        """Return why the ids are doubted; those of a call that was cut short, or of a provider, are not exact anyway."""
+        """Return why the ids are doubted; a call that was cut short, or a provider's, is not exact anyway."""
         has_ids = self.status == COMPLETE and not self.version.is_text_only
         doubt = self.capture.find_doubt() if has_ids else ""
         if doubt:
