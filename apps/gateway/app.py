@@ -5,12 +5,15 @@ Also answers the server's lifespan messages, which Channels' router does not kno
 
 import asyncio
 
+from django.conf import settings
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
-from starlette.routing import Route
+from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from apps.gateway.chat.http import make_chat_endpoint
+from apps.gateway.clawr1.http import ClawR1Door
+from apps.gateway.clawr1.paths import find_door_scope
 from apps.gateway.completions.http import make_completion_endpoint
 from apps.gateway.desk import Desk
 from apps.gateway.embeddings.http import Embeddings
@@ -36,7 +39,7 @@ class GatewayDoor:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
             await self._live(receive, send)
-        elif scope["type"] == "http" and (inner := find_gateway_scope(scope)) is not None:
+        elif scope["type"] == "http" and (inner := _find_inner_scope(scope)) is not None:
             gateway = self._gateway or await self.start()
             await gateway(inner, receive, send)
         else:
@@ -71,10 +74,15 @@ class GatewayDoor:
                 return
 
 
+def _find_inner_scope(scope: Scope) -> Scope | None:
+    """Return the scope as the gateway's table has it, None when the request is not for the gateway."""
+    return find_door_scope(scope, is_open=bool(settings.CLAW.clawr1_project)) or find_gateway_scope(scope)
+
+
 def make_gateway(desk: Desk) -> Starlette:
     """Return the gateway's own application: an explicit table of paths."""
     models, health = ModelList(desk), Health(desk)
-    routes = [
+    routes: list[BaseRoute] = [
         Route("/v1/chat/completions", make_chat_endpoint(desk), methods=["POST"]),
         Route("/v1/completions", make_completion_endpoint(desk), methods=["POST"]),
         Route("/v1/embeddings", Embeddings(desk), methods=["POST"]),
@@ -90,6 +98,8 @@ def make_gateway(desk: Desk) -> Starlette:
         Route("/api/hello", health.hello, methods=["GET"]),
         Route("/", health.hello, methods=["HEAD"]),
     ]
+    if settings.CLAW.clawr1_project:
+        routes += ClawR1Door(desk).routes()
     handlers = {ApiError: handle_api_error, HTTPException: handle_http_error, Exception: handle_crash}
     gateway = Starlette(routes=routes, exception_handlers=handlers)
     gateway.router.redirect_slashes = False

@@ -81,3 +81,11 @@ def _find_steps(exchanges: list[Exchange]) -> QuerySet[Step]:
 def _find_versions(exchanges: list[Exchange]) -> QuerySet[Version, str]:
     rows = Version.objects.filter(pk__in={exchange.version_id for exchange in exchanges})
     return rows.values_list("id", flat=True)
+
+
+def find_steps_saying(*, project_id: str, prompt: bytes, completion: bytes) -> list[Step]:
+    """Return the project's steps that a call of the token door made or that were submitted of one, newest first."""
+    exchanges = _find_exchanges(project_id, {(prompt, completion)})
+    said = [exchange for exchange in exchanges if completion in map(bytes, exchange.completion_token_ids)]
+    rows = _find_steps(said).select_related("trajectory").order_by("-id")
+    return [step for step in rows if bytes(step.completion_token_ids) == completion]
