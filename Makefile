@@ -34,6 +34,10 @@ check: fmt-check  ## set up the tools; check format, lint, types, imports and mi
 	@.venv/bin/lint-imports
 	@$(WEB) -W ignore::RuntimeWarning manage.py makemigrations --check --dry-run
 
+.PHONY: test-clients
+test-clients: dev-tools  ## drive real agents (OpenClaw, Claude Code, Codex, …) against the gateway (installs them into var/clients)
+	@exec $(WEB) -m pytest tests/clients -m "clients or not clients" $(ARGS)
+
 .PHONY: fmt-check
 fmt-check: dev-tools
 	@$(WEB) -m ruff format --check .
