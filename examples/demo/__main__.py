@@ -228,8 +228,8 @@ def main() -> int:
     """Read the command line and run."""
     parser = argparse.ArgumentParser(prog="python -m examples.demo", description=__doc__)
     parser.add_argument("--rounds", type=int, default=4)
-    parser.add_argument("--tasks", type=int, default=48, help="tasks a round")
-    parser.add_argument("--held-out", type=int, default=64)
+    parser.add_argument("--tasks", type=int, default=32, help="tasks a round")
+    parser.add_argument("--held-out", type=int, default=48)
     parser.add_argument("--at-once", type=int, default=16, help="episodes at once")
     parser.add_argument("--keep", action="store_true", help="leave the platform running")
     given = parser.parse_args()
