@@ -50,6 +50,10 @@ fmt: dev-tools  ## format the code and mend what the linter can
 dev-tools:
 	@$(PYTHON) setup/bootstrap.py dev
 
+.PHONY: test-chaos
+test-chaos: dev-tools  ## kill everything at random moments and count what is in the pool (ROUNDS=20, SEED=n repeats a run)
+	@exec $(WEB) -m pytest tests/chaos --chaos-rounds $(or $(ROUNDS),20) $(if $(SEED),--chaos-seed $(SEED)) $(ARGS)
+
 bench-gateway:  ## measure the gateway beside a bare pass-through, LiteLLM and Portkey (needs wrk and npm)
 	@$(PYTHON) setup/bootstrap.py dev
 	@exec $(WEB) -m bench.gateway $(ARGS)

@@ -7,7 +7,7 @@ import structlog
 from django.conf import settings
 
 from apps.accounts.api.authentication import read_secret
-from apps.core.contracts.exchange import ExchangeRecord
+from apps.core.contracts.exchange import SPOOL_FOLDER, ExchangeRecord
 from apps.gateway.capture_policy import CapturePolicy, redact_record
 from apps.gateway.engines import Engines
 from apps.gateway.errors import bad_key, unavailable
@@ -34,7 +34,7 @@ class Desk:
         self.engines = Engines()
         self.limiter = Limiter()
         self.passed_calls = PassedCallCounter()
-        self.spool = Spool(settings.CLAW.data_dir / "spool")
+        self.spool = Spool(settings.CLAW.data_dir / SPOOL_FOLDER)
         self.writer = ExchangeWriter(self.spool)
         self.trajectories = TrajectoryGate()
         self.keep_alive = KeepAlive()

@@ -18,11 +18,10 @@ from pathlib import Path
 import structlog
 
 from apps.core.contracts.codec import ContractError
-from apps.core.contracts.exchange import ExchangeRecord, decode_record, encode_record
+from apps.core.contracts.exchange import SPOOL_SUFFIX, ExchangeRecord, decode_record, encode_record
 
 log = structlog.get_logger(__name__)
 
-SUFFIX = ".spool"
 ROTATE_BYTES = 64 * 1024 * 1024
 _HEAD = struct.Struct("<II")
 
@@ -68,12 +67,12 @@ class Spool:
 
     def is_empty(self) -> bool:
         """Say whether nothing is left to replay, of this process or a dead one."""
-        return self._open is None and next(self.folder.glob(f"*{SUFFIX}"), None) is None
+        return self._open is None and next(self.folder.glob(f"*{SPOOL_SUFFIX}"), None) is None
 
     def waiting_files(self) -> Iterator["WaitingFile"]:
         """Yield the files to replay, each locked as long as it is looked at; not those of living processes."""
         self.seal()
-        for path in sorted(self.folder.glob(f"*{SUFFIX}")):
+        for path in sorted(self.folder.glob(f"*{SPOOL_SUFFIX}")):
             with contextlib.suppress(FileNotFoundError):  # another process replayed it
                 descriptor = os.open(path, os.O_RDONLY)
                 try:
@@ -87,17 +86,21 @@ class Spool:
     def refuse(self, record: ExchangeRecord, *, reason: str) -> None:
         """Set aside a record that cannot be written to Postgres, for a person to look at."""
         self.refused.mkdir(parents=True, exist_ok=True)
-        path = self.refused / f"{record.id}{SUFFIX}"
+        path = self.refused / f"{record.id}{SPOOL_SUFFIX}"
         path.write_bytes(frame(encode_record(record)))
         log.error("exchange.refused", exchange=record.id, reason=reason, kept_in=str(path))
 
     def _create(self) -> _OpenFile:
         self.folder.mkdir(parents=True, exist_ok=True)
-        path = self.folder / f"{os.getpid()}-{secrets.token_hex(6)}{SUFFIX}"
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o600)
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        while self._open is None:
+            path = self.folder / f"{os.getpid()}-{secrets.token_hex(6)}{SPOOL_SUFFIX}"
+            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o600)
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            if os.fstat(descriptor).st_nlink:
+                self._open = _OpenFile(path, descriptor)
+            else:  # before it was locked, another process took it for a dead one's empty file and removed it
+                os.close(descriptor)
         _sync_folder(self.folder)
-        self._open = _OpenFile(path, descriptor)
         return self._open
 
     def _cut_back(self, file: _OpenFile) -> None:
@@ -129,7 +132,7 @@ class WaitingFile:
 
     def remove(self) -> None:
         """Forget the file: all its records are in Postgres, or set aside."""
-        self.path.unlink()
+        self.path.unlink(missing_ok=True)  # another process was as fast
 
 
 def frame(payload: bytes) -> bytes:

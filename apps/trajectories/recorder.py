@@ -14,9 +14,12 @@ from django.utils import timezone
 from apps.core.live import publish_news
 from apps.trajectories.folding import fold_exchange
 from apps.trajectories.models import Exchange, Trajectory
+from apps.trajectories.querysets import ExchangeQuerySet
+from apps.trajectories.spool_hold import SpoolHold
 
 log = structlog.get_logger(__name__)
 
+_hold = SpoolHold()
 ROUND = 200
 # Classes of SQLSTATE that say "not now" and nothing about the exchange: connection, rollback, a table that is not
 # migrated yet, resources, locks, shutdown.
@@ -32,14 +35,21 @@ class _Outcome(Enum):
 
 def fold_pending(*, limit: int = ROUND) -> int:
     """Fold up to `limit` exchanges and return how many are done. Raises a database error when Postgres is away."""
-    pending = Exchange.objects.unfolded().values_list("id", "agent_id")[:limit]
-    return _fold_all(list(pending), wait_s=0)
+    return _fold_all(_read_pending(Exchange.objects.unfolded(), limit=limit), wait_s=0)
 
 
 def fold_agent(agent_id: str, *, wait_s: float = 2.0, limit: int = ROUND) -> int:
     """Fold an agent's pending exchanges now, waiting for a recorder that is at it. Returns how many are done."""
-    pending = Exchange.objects.unfolded().filter(agent_id=agent_id).values_list("id", "agent_id")[:limit]
-    return _fold_all(list(pending), wait_s=wait_s)
+    pending = _read_pending(Exchange.objects.unfolded().filter(agent_id=agent_id), limit=limit)
+    return _fold_all(pending, wait_s=wait_s)
+
+
+def _read_pending(rows: ExchangeQuerySet, *, limit: int) -> list[tuple[str, str]]:
+    """Return the ids of what can be folded now, each with its agent: nothing while an earlier call may be spooled."""
+    if _hold.is_on():
+        return []
+    pending = list(rows.values_list("id", "agent_id")[:limit])
+    return [] if pending and _hold.is_on() else pending
 
 
 def _fold_all(pending: list[tuple[str, str]], *, wait_s: float) -> int:

@@ -16,6 +16,9 @@ ABORTED = "aborted"  # the client went away
 ERROR = "error"  # no usable answer
 UNCAPTURED = "uncaptured"  # stands in an answer's id where nothing was kept of the call
 
+SPOOL_FOLDER = "spool"  # in the data directory: records that Postgres does not have yet
+SPOOL_SUFFIX = ".spool"
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ExchangeRecord:

@@ -39,9 +39,10 @@ async def recall_messages(response_id: str, *, project_id: str, spool: Spool) ->
 
     Raises ApiError (400, 503).
     """
+    may_be_spooled = not spool.is_empty()  # asked first: it may be replayed while Postgres is asked
     found = (await _load([response_id], project_id=project_id)).get(response_id)
     if found is None:
-        raise _not_found(response_id) if spool.is_empty() else _cannot_read()
+        raise _cannot_read() if may_be_spooled else _not_found(response_id)
     if found.status != COMPLETE or not found.chat_request or not found.chat_response:
         raise bad_request(
             f"The response `{response_id}` did not come to its end: send the conversation as `input`.",

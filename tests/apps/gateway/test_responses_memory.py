@@ -10,6 +10,7 @@ import pytest
 
 from apps.gateway.responses import memory
 from apps.gateway.spool import Spool
+from apps.trajectories.exchange_log import find_answers
 from apps.trajectories.models import Exchange, ExchangeStatus
 from tests.apps.gateway.conftest import GatewayServer
 from tests.apps.gateway.responses import LOOK, PATH, Json, ask, ask_for, check_response
@@ -98,6 +99,23 @@ def test_an_answer_that_may_still_be_in_the_spool_is_not_called_unknown(http: ht
     answer = http.post(PATH, json=ask_for(previous_response_id=UNKNOWN))
     assert (answer.status_code, answer.headers["retry-after"]) == (503, "5")
     spool.seal()
+
+
+def test_an_answer_that_is_replayed_while_it_is_asked_for_is_not_called_unknown(
+    http: httpx.Client, spool_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spool = Spool(spool_dir)
+    spool.append([make_record()])
+
+    async def find_a_moment_too_early(*args: Any, **kwargs: Any) -> Any:
+        found = await find_answers(*args, **kwargs)
+        for file in spool.waiting_files():
+            file.remove()
+        return found
+
+    monkeypatch.setattr(memory, "find_answers", find_a_moment_too_early)
+    assert http.post(PATH, json=ask_for(previous_response_id=UNKNOWN)).status_code == 503
+    assert http.post(PATH, json=ask_for(previous_response_id=UNKNOWN)).status_code == 400
 
 
 def test_another_teams_answers_are_unknown(http: httpx.Client, stranger: httpx.Client) -> None:

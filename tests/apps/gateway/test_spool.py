@@ -101,6 +101,37 @@ def test_files_of_a_living_process_are_left_alone(tmp_path: Path) -> None:
     assert len(read_all(other)) == 1
 
 
+def test_a_file_that_another_process_removed_before_it_was_locked_is_not_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An empty file that nobody has locked looks like a dead process's."""
+    spool, other, record = Spool(tmp_path), Spool(tmp_path), make_record()
+    flock = fcntl.flock
+
+    def be_too_late(descriptor: int, operation: int) -> None:
+        monkeypatch.undo()
+        for file in other.waiting_files():
+            assert file.read() == []
+            file.remove()
+        flock(descriptor, operation)
+
+    monkeypatch.setattr(fcntl, "flock", be_too_late)
+    spool.append([record])
+    spool.seal()
+
+    assert read_all(other) == [record]
+
+
+def test_a_file_that_another_process_has_replayed_is_gone_all_the_same(tmp_path: Path) -> None:
+    spool = Spool(tmp_path)
+    spool.append([make_record()])
+    for file in spool.waiting_files():
+        file.remove()
+        file.remove()
+
+    assert spool.is_empty()
+
+
 def test_half_a_record_at_the_end_is_kept_aside(tmp_path: Path) -> None:
     spool, whole = Spool(tmp_path), make_record()
     cut = frame(encode_record(make_record()))[:-10]
