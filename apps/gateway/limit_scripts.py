@@ -14,7 +14,7 @@ local time = redis.call('TIME')
 local now = time[1] * 1000 + time[2] / 1000
 local day = math.floor(now / DAY)
 local call, wanted, lease = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
-local wait, where, what = -1, 0, ''
+local wait, where, what = -1, 0, 'none'
 local tightest = {{0, 0, 0}, {0, 0, 0}}  -- of requests and of tokens: limit, left, ms until all are back
 local changes = {}
 
@@ -23,7 +23,7 @@ local function refuse(scope, name, ms)
 end
 
 local function note(kind, limit, full_at)
-  local left = math.max(0, math.floor((MINUTE + SLACK - (full_at - now)) * limit / MINUTE))
+  local left = math.max(0, math.min(limit, math.floor((MINUTE + SLACK - (full_at - now)) * limit / MINUTE)))
   if tightest[kind][1] == 0 or left < tightest[kind][2] then
     tightest[kind] = {limit, left, math.ceil(math.max(0, full_at - now))}
   end
@@ -76,7 +76,7 @@ if wait < 0 then
   end
 end
 local r, t = tightest[1], tightest[2]
-return {where, what, math.ceil(wait), day, r[1], r[2], r[3], t[1], t[2], t[3]}
+return table.concat({where, what, math.ceil(wait), day, r[1], r[2], r[3], t[1], t[2], t[3]}, ' ')
 """
 
 SETTLE = """

@@ -14,7 +14,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
 import structlog
 
@@ -111,7 +111,13 @@ class Limiter:
             self._count_unlimited(error)
             return Admission(self)
         self._note_return()
-        return self._read(answer, _Reserved(call_id, scopes, n_tokens, day=answer[3]), dialect=dialect)
+        place, what, wait_ms, day, *numbers = answer.decode().split()
+        counts = [int(number) for number in numbers]
+        state = LimitState(requests=_allowance(counts[:3]), tokens=_allowance(counts[3:]))
+        if int(place):
+            raise _refusal(scopes[int(place) - 1], what, wait_ms=int(wait_ms), headers=state.headers(dialect))
+        reserved = self._held[call_id] = _Reserved(call_id, scopes, n_tokens, day=int(day))
+        return Admission(self, reserved, state)
 
     def settle(self, reserved: _Reserved, *, n_used: int | None) -> None:
         """Free a call's place and charge what it used instead of what was estimated."""
@@ -120,15 +126,6 @@ class Limiter:
         args: list[str | int] = [reserved.call_id, reserved.n_tokens, reserved.day, n_used]
         args += _limits(reserved.scopes)
         self._line.post(_SETTLE, keys=reserved.keys(), args=args)
-
-    def _read(self, answer: list[Any], reserved: _Reserved, *, dialect: str) -> Admission:
-        place, what, wait_ms, _day, *numbers = answer
-        state = LimitState(requests=_allowance(numbers[:3]), tokens=_allowance(numbers[3:]))
-        if place:
-            told = state.headers(dialect)
-            raise _refusal(reserved.scopes[place - 1], what.decode(), wait_ms=wait_ms, headers=told)
-        self._held[reserved.call_id] = reserved
-        return Admission(self, reserved, state)
 
     async def _renew(self) -> None:
         while True:

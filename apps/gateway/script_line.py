@@ -24,6 +24,7 @@ log = structlog.get_logger(__name__)
 ANSWER_S = 0.25
 PAUSE_S = 1.0
 MAX_BATCH = 128
+POST_WAIT_S = 0.02  # what nobody waits for goes with the next question, or so much later
 _FAULTS = (redis.RedisError, OSError, TimeoutError)
 _RETRY = Retry(NoBackoff(), 1)  # at once: the connection may be older than a restart of Redis
 
@@ -58,6 +59,7 @@ class ScriptLine:
         self._waiting: list[_Question] = []
         self._wake = asyncio.Event()
         self._ask_again_at = float("-inf")
+        self._timer: asyncio.TimerHandle | None = None
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -67,19 +69,30 @@ class ScriptLine:
         """Run what is queued, then let go of the connection."""
         if self._task is not None:
             if self._waiting:
+                self._wake.set()
                 with contextlib.suppress(RedisAwayError):
                     await self._waiting[-1].answer
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
+        if self._timer is not None:
+            self._timer.cancel()
         await self._client.aclose()
 
     async def run(self, script: Script, *, keys: Sequence[str], args: Sequence[str | int]) -> Any:
         """Return what the script returns; raises RedisAwayError."""
-        return await self._queue(script, keys, args)
+        answer = self._queue(script, keys, args)
+        self._wake.set()
+        return await answer
 
     def post(self, script: Script, *, keys: Sequence[str], args: Sequence[str | int]) -> None:
         """Have the script run soon; what it returns, and whether it could run, nobody hears."""
         self._queue(script, keys, args).add_done_callback(_forget)
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(POST_WAIT_S, self._send_posted)
+
+    def _send_posted(self) -> None:
+        self._timer = None
+        self._wake.set()
 
     def _queue(self, script: Script, keys: Sequence[str], args: Sequence[str | int]) -> "asyncio.Future[Any]":
         answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
@@ -87,13 +100,15 @@ class ScriptLine:
             answer.set_exception(RedisAwayError("it did not answer a moment ago"))
         else:
             self._waiting.append(_Question(script, keys, args, answer))
-            self._wake.set()
         return answer
 
     async def _run_batches(self) -> None:
         while True:
             await self._wake.wait()
             batch = self._waiting[:MAX_BATCH]
+            if not batch:
+                self._wake.clear()
+                continue
             try:
                 async with asyncio.timeout(ANSWER_S):
                     answers = await self._ask(batch)

@@ -224,6 +224,14 @@ async def test_the_tightest_limit_is_told(limiter: Limiter) -> None:
     assert (state.tokens.limit, state.tokens.left) == (50_000, 49_000)
 
 
+async def test_the_highest_limits_are_told_as_they_are(limiter: Limiter) -> None:
+    state = (await admit(limiter, scope(requests_per_minute=10**12, tokens_per_minute=10**12), n_tokens=1)).state
+
+    assert state.openai_headers()["x-ratelimit-limit-tokens"] == "1000000000000"
+    assert state.requests is not None
+    assert 10**12 - 10 <= state.requests.left <= 10**12
+
+
 async def test_a_restart_of_valkey_forgets_scripts_and_nothing_breaks(limiter: Limiter, valkey: "redis.Redis") -> None:
     mine = scope(requests_per_minute=2)
     await admit(limiter, mine)
