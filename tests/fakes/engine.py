@@ -139,7 +139,12 @@ class FakeEngine:
         body = await request.json()
         if not self.script.n_dimensions:  # what vLLM says of any path that it does not have
             return web.json_response({"detail": "Not Found"}, status=404)
+        if self.script.failures:
+            return _error("overloaded", status=int(self.script.failures.pop(0)))
+        if len(str(body["input"])) > self.script.max_prompt_chars:
+            return _error("This model's maximum context length is 2048 tokens.", param="input_tokens")
         self.counted.append(body)
+        await asyncio.sleep(self.script.first_pause_s)
         return web.json_response(
             embed(body, n_dimensions=self.script.n_dimensions, speaks_base64=self.script.speaks_base64)
         )

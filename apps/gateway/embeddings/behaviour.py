@@ -10,11 +10,12 @@ from typing import Any
 
 import orjson
 
+from apps.gateway.answers import say_unavailable
 from apps.gateway.call import read_refusal
 from apps.gateway.desk import Desk
 from apps.gateway.dialect import Json
 from apps.gateway.embeddings.shapes import EmbeddingsRequest
-from apps.gateway.engines import EngineBrokenError, EngineRefusedError, EngineUnavailableError
+from apps.gateway.engines import EngineRefusedError, EngineUnavailableError
 from apps.gateway.errors import ApiError, unavailable
 from apps.gateway.routes import KeyRoute, VersionRoute
 
@@ -28,18 +29,22 @@ async def fetch_embeddings(desk: Desk, key: KeyRoute, request: EmbeddingsRequest
     if version is None:
         raise _not_served(request.model)
     body = orjson.dumps({**request.engine_body, "model": version.engine_name})
-    snapshot = desk.routes.snapshot
     try:
         async with desk.engines.ask(
-            PATH, body, find_engines=lambda: snapshot.find_engines(version), is_streamed=False
+            PATH,
+            body,
+            find_engines=lambda: desk.routes.snapshot.find_engines(version),
+            is_streamed=False,
+            project_id=key.project_id,
+            version_id=version.id,
         ) as reply:
             return _render(orjson.loads(reply.first), request), version
     except EngineRefusedError as refusal:
         if refusal.status in {404, 405}:
             raise _not_served(request.model) from refusal
-        raise read_refusal(refusal.status, refusal.body) from refusal
-    except (EngineUnavailableError, EngineBrokenError) as fault:
-        raise unavailable(f"The model cannot answer now: {fault}") from fault
+        raise _name_input(read_refusal(refusal.status, refusal.body)) from refusal
+    except EngineUnavailableError as fault:
+        raise say_unavailable(fault) from fault
     except _NONSENSE as error:
         raise unavailable(f"The engine's answer makes no sense: {error}", code="engine_broken") from error
 
@@ -50,8 +55,8 @@ def _render(answer: Json, request: EmbeddingsRequest) -> Json:
         for place, item in enumerate(answer["data"])
     ]
     usage = answer.get("usage") or {}
-    n_tokens = usage.get("prompt_tokens", 0)
-    counted = {"prompt_tokens": n_tokens, "total_tokens": usage.get("total_tokens", n_tokens)}
+    n_tokens = int(usage.get("prompt_tokens") or 0)
+    counted = {"prompt_tokens": n_tokens, "total_tokens": int(usage.get("total_tokens") or n_tokens)}
     return {"object": "list", "data": data, "model": request.model, "usage": counted}
 
 
@@ -63,6 +68,12 @@ def _encode(embedding: Any, request: EmbeddingsRequest) -> Any:
         return base64.b64encode(struct.pack(f"<{len(embedding)}f", *embedding)).decode()
     data = base64.b64decode(embedding, validate=True)
     return struct.unpack(f"<{len(data) // 4}f", data)
+
+
+def _name_input(error: ApiError) -> ApiError:
+    """Return the engine's refusal; what is too long is called `input` here."""
+    error.param = "input" if error.code == "context_length_exceeded" else error.param
+    return error
 
 
 def _not_served(model: str) -> ApiError:

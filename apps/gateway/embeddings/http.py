@@ -6,6 +6,7 @@ from starlette.types import Receive, Scope, Send
 
 from apps.gateway.bodies import ClientGoneError, read_body
 from apps.gateway.call import new_exchange_id
+from apps.gateway.departure import Departure
 from apps.gateway.desk import Desk
 from apps.gateway.embeddings.behaviour import fetch_embeddings
 from apps.gateway.embeddings.shapes import read_embeddings_request
@@ -38,7 +39,8 @@ class Embeddings:
         n_tokens, n_used = estimate_tokens(len(raw), max_tokens=1), 0
         with await self.desk.limiter.admit(key.limits, call_id=request_id, n_tokens=n_tokens) as admission:
             admission.count_tokens = lambda: n_used
-            answer, version = await fetch_embeddings(self.desk, key, request)
+            with Departure(receive):
+                answer, version = await fetch_embeddings(self.desk, key, request)
             n_used = answer["usage"]["total_tokens"]
         told = name_request(request_id) | {"x-claw-version": version.label} | admission.state.openai_headers()
         return Response(orjson.dumps(answer), headers=told, media_type="application/json")

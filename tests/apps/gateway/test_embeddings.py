@@ -9,9 +9,11 @@ import httpx
 import openai
 import pytest
 
+from apps.accounts.models import ApiKey
 from apps.trajectories.models import Exchange
 from tests.apps.gateway.conftest import GatewayServer
 from tests.apps.gateway.test_refusals import assert_error
+from tests.factories.registry import ProviderFactory, TeacherFactory
 from tests.fakes.engine import FakeEngine
 
 PATH = "/v1/embeddings"
@@ -121,3 +123,43 @@ def test_it_refuses_strangers_other_methods_and_what_is_no_json(http: httpx.Clie
     assert_error(httpx.post(gateway.url + PATH, json=embedding()), status=401, code="invalid_api_key")
     assert_error(http.get(PATH), status=405, code="method_not_allowed")
     assert_error(http.post(PATH, content=b"["), status=400, code="invalid_json")
+
+
+def test_a_teacher_of_the_project_serves_them_under_its_own_name(key: ApiKey, client: openai.OpenAI) -> None:
+    with FakeEngine() as elsewhere:
+        elsewhere.script.n_dimensions = 4
+        provider = ProviderFactory.create(project=key.agent.project, base_url=f"{elsewhere.url}/v1")
+        TeacherFactory.create(engine=provider, name="text-embedding-3-small", model="vendor/small")
+        answer = client.embeddings.create(model="text-embedding-3-small", input="hello")
+
+    assert elsewhere.counted[0]["model"] == "vendor/small"
+    assert answer.model == "text-embedding-3-small"
+    assert answer.data[0].embedding == [0, 0.25, 0.5, 0.75]
+
+
+def test_another_teams_teacher_is_not_there(client: openai.OpenAI) -> None:
+    TeacherFactory.create(name="text-embedding-3-small")
+
+    with pytest.raises(openai.NotFoundError, match="add a model that does"):
+        client.embeddings.create(model="text-embedding-3-small", input="hello")
+
+
+def test_a_passing_fault_is_tried_again(http: httpx.Client, embedder: FakeEngine) -> None:
+    embedder.script.failures = [503]
+
+    assert http.post(PATH, json=embedding()).status_code == 200
+
+
+def test_an_over_long_input_gets_the_engines_own_error(http: httpx.Client, embedder: FakeEngine) -> None:
+    response = http.post(PATH, json=embedding(input="x" * 30_000))
+
+    assert_error(response, status=400, code="context_length_exceeded", param="input")
+
+
+def test_a_client_that_leaves_leaves_no_trouble(http: httpx.Client, embedder: FakeEngine) -> None:
+    embedder.script.first_pause_s = 1.0
+    with pytest.raises(httpx.ReadTimeout):
+        http.post(PATH, json=embedding(), timeout=0.2)
+    embedder.script.first_pause_s = 0.0
+
+    assert http.post(PATH, json=embedding()).status_code == 200
