@@ -1,7 +1,8 @@
 """Holds folding back while gateways keep calls on this host's disk that Postgres does not have yet.
 
 Of a conversation's turns a later one may reach Postgres before an earlier one that waits in the spool; folded at once
-it would never find its parent. Knows that the spool's files are there, not what is in them (`apps.gateway.spool`).
+it would never find its parent. Knows that the spool's files are there, not what is in them (`apps.gateway.spool`), and
+only of gateways that share the recorder's data directory.
 """
 
 import time

@@ -41,6 +41,11 @@ class Failure:
     said: Said
     messages: list[Json]
 
+    @property
+    def is_for_want_of_pool(self) -> bool:
+        """Whether the call went on from an answer that only the pool has, and was told to come again."""
+        return self.status == 503 and "database_unavailable" in self.why
+
 
 class Client(threading.Thread):
     """One agent."""

@@ -55,19 +55,22 @@ def size_of(files: list[Path]) -> int:
 
 
 def test_gateways_killed_while_postgres_is_away(world: World, seed: int, rounds: int, note: Note) -> None:
-    """In the midst of writing to the spool: a living gateway, or the next one, replays what a dead one left."""
+    """In the midst of writing to the spool, or of its replay; now and then all of them at once. A living gateway, or
+    the next one, replays what a dead one left."""
     with Drill(world, seed=seed, dialects=SELF_CONTAINED) as drill:
-        for _ in range(rounds):
+        for n in range(rounds):
             world.postgres.kill()
             drill.wait_for_answers(30)
-            victim = drill.chance.choice(world.gateways)
+            victims = world.gateways if n % 3 == 2 else [drill.chance.choice(world.gateways)]
+            is_back_before = n % 3 == 1
+            if is_back_before:
+                world.postgres.restart()
             drill.pick_moment()
-            victim.kill()
-            drill.wait_for_answers(10)
-            victim.start()
-            time.sleep(drill.chance.uniform(0, 1))
-            world.postgres.restart()
-            victim.wait_until_healthy()
+            for victim in victims:
+                victim.kill()
+            if not is_back_before:
+                time.sleep(drill.chance.uniform(0, 1))
+            world.mend()
             drill.wait_for_answers(30)
         tally = drill.finish()
     note(tally)

@@ -38,7 +38,7 @@ ROOT = Path(__file__).parents[2]
 DATABASE = "claw"
 MODEL = "otter"
 START_S = 60
-QUIET_S = 60
+QUIET_S = 240  # ten thousand calls are spooled in a minute, and then to be folded
 TOKEN_PAUSE_S = 0.002
 N_GATEWAYS = 2
 
