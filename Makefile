@@ -5,7 +5,7 @@ WEB := .venv/bin/python
 export DJANGO_SETTINGS_MODULE := clawplatform.settings
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run demo stop test check fmt bench-gateway doctor clean
+.PHONY: help setup run demo stop test check fmt bench-gateway bench-recorder doctor clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-13s %s\n", $$1, $$2}'
@@ -57,6 +57,10 @@ test-chaos: dev-tools  ## kill everything at random moments and count what is in
 bench-gateway:  ## measure the gateway beside a bare pass-through, LiteLLM and Portkey (needs wrk and npm)
 	@$(PYTHON) setup/bootstrap.py dev
 	@exec $(WEB) -m bench.gateway $(ARGS)
+
+bench-recorder:  ## measure how fast the recorder folds beside a plain insert of the same calls
+	@$(PYTHON) setup/bootstrap.py dev
+	@exec $(WEB) -m bench.recorder $(ARGS)
 
 doctor:  ## say what is wrong on this machine and what to do about it
 	@$(PYTHON) setup/bootstrap.py web

@@ -3,6 +3,8 @@
 The Channels layer may lose a message, so pages also ask when they reconnect.
 """
 
+from collections.abc import Mapping
+
 import structlog
 from asgiref.sync import async_to_sync
 from channels.layers import get_channel_layer
@@ -19,15 +21,25 @@ def project_group(project_id: str) -> str:
 
 def publish_news(project_id: str, *, kind: str, object_id: str) -> None:
     """After commit, tell open pages of the project that an object ("trajectory", "run", "version") is newer."""
-    transaction.on_commit(lambda: _send(project_id, kind=kind, object_id=object_id))
+    publish_many({object_id: project_id}, kind=kind)
 
 
-def _send(project_id: str, *, kind: str, object_id: str) -> None:
+def publish_many(objects: Mapping[str, str], *, kind: str) -> None:
+    """After commit, tell of several objects (id → project). Each sending costs a connection, so many go by one."""
+    if objects:
+        transaction.on_commit(lambda: _send(objects, kind=kind))
+
+
+def _send(objects: Mapping[str, str], *, kind: str) -> None:
     layer = get_channel_layer()
     if layer is None:
         return
-    message = {"type": "news", "kind": kind, "id": object_id}
+
+    async def send_all() -> None:
+        for object_id, project_id in objects.items():
+            await layer.group_send(project_group(project_id), {"type": "news", "kind": kind, "id": object_id})
+
     try:
-        async_to_sync(layer.group_send)(project_group(project_id), message)
+        async_to_sync(send_all)()
     except (OSError, RedisError) as error:  # Valkey is away: pages catch up later, and writers must not fail for it.
-        log.warning("live.unsent", kind=kind, object_id=object_id, error=str(error))
+        log.warning("live.unsent", kind=kind, object_ids=list(objects), error=str(error))

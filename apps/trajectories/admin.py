@@ -15,6 +15,8 @@ class ExchangeAdmin(ReadOnlyAdmin):
         "request",
         "headers",
         "response",
+        "chat_request",
+        "chat_response",
         "prompt_token_ids",
         "completion_token_ids",
         "completion_logprobs",

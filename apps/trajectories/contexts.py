@@ -28,6 +28,10 @@ class ContextCache:
                 return self._kept[step_id][0]
         return load_context(step_id)
 
+    def is_kept(self, step_id: str) -> bool:
+        """Say whether the step's context is in memory."""
+        return step_id in self._kept
+
     def keep(self, step_id: str, context: Context, *, n_bytes: int) -> None:
         """Remember the step's context, which takes about so many bytes; forget those that were not used for longest."""
         with self._lock:

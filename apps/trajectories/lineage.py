@@ -30,6 +30,7 @@ def join_parent(trajectory: Trajectory, call: Call, *, side_call: SideCall) -> N
         parent = find_parent(trajectory, call, side_call=side_call)
         if parent is not None:
             Trajectory.objects.filter(pk=trajectory.pk, parent=None).update(parent=parent)
+            trajectory.parent = parent
 
 
 def find_traced_session(call: Call, *, other_than: Trajectory | None = None) -> Trajectory | None:

@@ -12,6 +12,7 @@ from apps.trajectories.messages import make_title
 from apps.trajectories.models import SideCall, Step, Trajectory
 from apps.trajectories.querysets import StepQuerySet
 from apps.trajectories.sessions import Candidate, Story
+from apps.trajectories.shared_rows import SharedRows
 from apps.trajectories.side_calls import is_quoted, is_rewritten_retry, recognise_side_call
 from apps.trajectories.token_index import load_token_index
 from apps.trajectories.trie import load_messages
@@ -25,12 +26,13 @@ MAX_CANDIDATES = 20  # older ones with the same short answer are not worth the r
 class Place:
     """Where a call belongs. `scope` is the name under which later calls will look for its steps.
 
-    `trajectory` is None for a call that starts a session of its own. `replaces`: the step of a failed call that this
-    one repeats.
+    `trajectory` is None for a call that starts a session of its own; `trajectory_id` names one that is still to be
+    locked. `replaces`: the step of a failed call that this one repeats.
     """
 
     scope: str
-    trajectory: Trajectory | None
+    trajectory: Trajectory | None = None
+    trajectory_id: str | None = None
     parent_id: str | None = None
     side_call: SideCall = SideCall.NONE
     replaces: str | None = None
@@ -38,20 +40,22 @@ class Place:
     is_late: bool = False
 
 
-def find_place(call: Call, *, agent: Agent, key: ApiKey | None) -> Place:
+def find_place(call: Call, *, agent: Agent, key: ApiKey | None, shared: SharedRows) -> Place:
     """Return the call's place. The trajectory, when there is one, is locked until the transaction ends."""
     if call.exchange.trajectory_id:
-        place = _place_in_named_trajectory(call, agent=agent)
+        place = _place_in_named_trajectory(call, agent=agent, shared=shared)
     elif call.exchange.session_key and key is not None:
-        place = _place_in_named_session(call, agent=agent, key=key)
+        place = _place_in_named_session(call, agent=agent, key=key, shared=shared)
     else:
         place = _place_by_content(call, key=key)
+    if place.trajectory_id is not None:
+        place = replace(place, trajectory=shared.lock_trajectory(place.trajectory_id))
     if place.trajectory is not None:
         lineage.join_parent(place.trajectory, call, side_call=place.side_call)
     return place
 
 
-def start_trajectory(call: Call, place: Place, *, agent: Agent, key: ApiKey | None) -> Trajectory:
+def start_trajectory(call: Call, place: Place, *, agent: Agent, key: ApiKey | None, shared: SharedRows) -> Trajectory:
     """Open the trajectory of a call that starts a session of its own."""
     trajectory = Trajectory(
         project_id=agent.project_id,
@@ -63,11 +67,11 @@ def start_trajectory(call: Call, place: Place, *, agent: Agent, key: ApiKey | No
         last_step_at=call.exchange.ended_at,
     )
     trajectory.parent = lineage.find_parent(trajectory, call, side_call=place.side_call)
-    trajectory.save(force_insert=True)
+    shared.add_trajectory(trajectory)
     return trajectory
 
 
-def _place_in_named_trajectory(call: Call, *, agent: Agent) -> Place:
+def _place_in_named_trajectory(call: Call, *, agent: Agent, shared: SharedRows) -> Place:
     trajectory = (
         Trajectory.objects.select_for_update()
         .filter(pk=call.exchange.trajectory_id, project_id=agent.project_id)
@@ -75,11 +79,12 @@ def _place_in_named_trajectory(call: Call, *, agent: Agent) -> Place:
     )
     if trajectory is None:
         raise UnreadableExchange(f"its trajectory {call.exchange.trajectory_id} no longer exists")
+    trajectory = shared.take_locked(trajectory)
     is_late = not sessions.is_open_at(completed_at=trajectory.completed_at, moment=call.exchange.ended_at)
     return _find_parent_in(Place(scope=trajectory.id, trajectory=trajectory, is_late=is_late), call)
 
 
-def _place_in_named_session(call: Call, *, agent: Agent, key: ApiKey) -> Place:
+def _place_in_named_session(call: Call, *, agent: Agent, key: ApiKey, shared: SharedRows) -> Place:
     name = call.exchange.session_key
     scope = f"{key.id} {name}"
     trajectory = (
@@ -90,7 +95,8 @@ def _place_in_named_session(call: Call, *, agent: Agent, key: ApiKey) -> Place:
         .first()
     )
     if trajectory is None:
-        return Place(scope=scope, trajectory=None, session_key=name, side_call=_recognise(call))
+        return Place(scope=scope, session_key=name, side_call=_recognise(call))
+    trajectory = shared.take_locked(trajectory)
     place = _find_parent_in(Place(scope=scope, trajectory=trajectory, session_key=name), call)
     is_unknown = place.parent_id is None and place.side_call == SideCall.NONE
     if is_unknown and call.marks.is_session_named_by_client and _is_beside_main_chain(call, trajectory):
@@ -114,33 +120,33 @@ def _find_parent_in(place: Place, call: Call) -> Place:
         named = among.filter(response_id=call.marks.previous_response_id).for_placing().first()
         if named is not None:
             return _go_on_from(place, _as_candidate(named), call)
-    retry = _find_retry(place, call, among=among)
+    pool = _Pool(among, likely=_likely_digests(call, scope=place.scope))
+    retry = _find_retry(place, call, pool=pool)
     if retry is not None:
         return retry
-    lookup = partial(_look_up, among=among)
-    parent = sessions.find_parent(place.scope, story=call.story, lookup=lookup, is_scope_one_session=True)
+    parent = sessions.find_parent(place.scope, story=call.story, lookup=pool.look_up, is_scope_one_session=True)
     return _go_on_from(place, parent, call)
 
 
 def _place_by_content(call: Call, *, key: ApiKey | None) -> Place:
     """Find the step that an unnamed call goes on from, among those of the same key."""
-    place = Place(scope=call.exchange.key_id, trajectory=None)
+    place = Place(scope=call.exchange.key_id)
     among = Step.objects.in_trajectories_open_at(call.exchange.ended_at)
     if key is not None and call.marks.previous_response_id:
-        named = Step.objects.filter(response_id=call.marks.previous_response_id, trajectory__key=key)
+        named = among.filter(response_id=call.marks.previous_response_id, trajectory__key=key)
         if (step := named.for_placing().first()) is not None:
             return _go_on_from(place, _as_candidate(step), call)
-    retry = _find_retry(place, call, among=among)
+    pool = _Pool(among, likely=_likely_digests(call, scope=place.scope))
+    retry = _find_retry(place, call, pool=pool)
     if retry is not None:
         return retry
-    lookup = partial(_look_up, among=among)
-    parent = sessions.find_parent(place.scope, story=call.story, lookup=lookup, is_scope_one_session=False)
+    parent = sessions.find_parent(place.scope, story=call.story, lookup=pool.look_up, is_scope_one_session=False)
     if parent is not None:
         return _go_on_from(place, parent, call)
     place = replace(place, side_call=_recognise(call))
     if place.side_call in lineage.BACKGROUND:
         session = lineage.find_traced_session(call)
-        return replace(place, trajectory=_lock(session.id) if session else None)
+        return replace(place, trajectory_id=session.id if session else None)
     return place
 
 
@@ -151,57 +157,81 @@ def _go_on_from(place: Place, parent: Candidate | None, call: Call) -> Place:
         return replace(place, side_call=side_call)
     if side_call == SideCall.NONE and parent.side_call and parent.chain == call.chain:
         side_call = SideCall(parent.side_call)  # It goes on beside the main chain.
-    trajectory = place.trajectory or _lock(parent.trajectory_id)
-    return replace(place, trajectory=trajectory, parent_id=parent.step_id, side_call=side_call)
-
-
-def _lock(trajectory_id: str) -> Trajectory:
-    return Trajectory.objects.select_for_update().get(pk=trajectory_id)
+    return replace(place, trajectory_id=parent.trajectory_id, parent_id=parent.step_id, side_call=side_call)
 
 
 def _recognise(call: Call) -> SideCall:
     return recognise_side_call(call.messages, call.marks)
 
 
-def _find_retry(place: Place, call: Call, *, among: StepQuerySet) -> Place | None:
+class _Pool:
+    """The steps among which a call's place is sought. Those that are most likely asked for are read in one go."""
+
+    def __init__(self, among: StepQuerySet, *, likely: Sequence[str]) -> None:
+        self._among = among
+        self._likely = frozenset(likely)
+        self._read = self._query(likely)
+
+    def find(self, digests: Sequence[str]) -> list[Step]:
+        """Return the steps that have any of the digests, leaves first, then the latest; at most MAX_CANDIDATES."""
+        if self._likely.issuperset(digests) and len(self._read) < MAX_CANDIDATES:
+            return [step for step in self._read if not set(digests).isdisjoint(step.answer_digests)]
+        return self._query(digests)
+
+    def look_up(self, digests: Sequence[str]) -> list[Candidate]:
+        """Return the same as the session rule sees them."""
+        return [_as_candidate(step) for step in self.find(digests)]
+
+    def _query(self, digests: Sequence[str]) -> list[Step]:
+        return list(self._among.found_by(digests).for_placing()[:MAX_CANDIDATES])
+
+
+def _likely_digests(call: Call, *, scope: str) -> list[str]:
+    failed = sessions.scoped(scope, _repeated_kind(call), call.body_digest)
+    return [failed, *sessions.state_digests(scope, call.story)]
+
+
+def _repeated_kind(call: Call) -> str:
+    # A client that counts its retries may have missed an answer that we think it got.
+    return sessions.BODY if call.marks.retry_count else sessions.FAILED
+
+
+def _find_retry(place: Place, call: Call, *, pool: _Pool) -> Place | None:
     """Return the place of a call that repeats one which failed: the same as that one's."""
-    failed = _find_replaced(call, scope=place.scope, among=among)
+    failed = _find_replaced(call, scope=place.scope, pool=pool)
     if failed is None:
         return None
     return replace(
         place,
-        trajectory=place.trajectory or _lock(failed.trajectory_id),
+        trajectory_id=failed.trajectory_id,
         parent_id=failed.parent_id,
         side_call=SideCall(failed.side_call),
         replaces=failed.id,
     )
 
 
-def _find_replaced(call: Call, *, scope: str, among: StepQuerySet) -> Step | None:
-    """Return the step of the call that this one repeats, shortly after it failed.
-
-    A client that counts its retries may have missed an answer that we think it got.
-    """
-    kind = sessions.BODY if call.marks.retry_count else sessions.FAILED
-    repeated = _failed_before(call, [sessions.scoped(scope, kind, call.body_digest)], among=among).first()
-    if repeated is not None or not is_rewritten_retry(call.messages):
-        return repeated
-    cut_short = [sessions.scoped(scope, sessions.CUT, call.story.stem())]
-    unanswered = [sessions.scoped(scope, sessions.STEM, call.story.stem())]
-    for step in _failed_before(call, [*cut_short, *unanswered], among=among)[:MAX_CANDIDATES]:
-        if cut_short[0] in step.answer_digests or is_quoted(load_messages(step.id), call.messages):
+def _find_replaced(call: Call, *, scope: str, pool: _Pool) -> Step | None:
+    """Return the step of the call that this one repeats, shortly after it failed."""
+    same_body = pool.find([sessions.scoped(scope, _repeated_kind(call), call.body_digest)])
+    repeated = _failed_before(call, same_body)
+    if repeated or not is_rewritten_retry(call.messages):
+        return repeated[0] if repeated else None
+    cut_short = sessions.scoped(scope, sessions.CUT, call.story.stem())
+    unanswered = sessions.scoped(scope, sessions.STEM, call.story.stem())
+    for step in _failed_before(call, pool.find([cut_short, unanswered])):
+        if cut_short in step.answer_digests or is_quoted(load_messages(step.id), call.messages):
             return step
     return None
 
 
-def _failed_before(call: Call, sought: Sequence[str], *, among: StepQuerySet) -> StepQuerySet:
-    # The same prompt may be sampled many times side by side: a retry begins when the call before has ended.
-    window = (call.exchange.started_at - RETRY_WINDOW, call.exchange.started_at + NOTICED_WITHIN)
-    return among.found_by(sought).filter(ended_at__range=window).order_by("-started_at", "-id")
+def _failed_before(call: Call, steps: Sequence[Step]) -> list[Step]:
+    """Return those of the steps that ended just before the call began, the latest first.
 
-
-def _look_up(digests: Sequence[str], *, among: StepQuerySet) -> list[Candidate]:
-    return [_as_candidate(step) for step in among.found_by(digests).for_placing()[:MAX_CANDIDATES]]
+    The same prompt may be sampled many times side by side: a retry begins when the call before has ended.
+    """
+    earliest, latest = call.exchange.started_at - RETRY_WINDOW, call.exchange.started_at + NOTICED_WITHIN
+    found = [step for step in steps if earliest <= step.ended_at <= latest]
+    return sorted(found, key=lambda step: (step.started_at, step.id), reverse=True)
 
 
 def _as_candidate(step: Step) -> Candidate:

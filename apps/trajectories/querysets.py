@@ -83,7 +83,7 @@ class StepQuerySet(models.QuerySet["Step"]):
         that of many equal conversations the first few are worth looking at; then the latest."""
         children = self.model.objects.filter(parent_id=OuterRef("id"), side_call="")
         return (
-            self.only("trajectory_id", "answer_digests", "chain", "side_call")
+            self.only("trajectory_id", "parent_id", "answer_digests", "chain", "side_call", "started_at", "ended_at")
             .annotate(is_leaf=~Exists(children))
             .order_by("-is_leaf", "-started_at", "-id")
         )

@@ -5,32 +5,37 @@ lock for each agent keeps its calls in order, and `folded_at` is set in the tran
 Knows nothing of what is in an exchange.
 """
 
-from enum import Enum
+from dataclasses import dataclass, field
 
 import structlog
 from django.db import Error, IntegrityError, InterfaceError, OperationalError, connection, transaction
 from django.utils import timezone
 
-from apps.core.live import publish_news
+from apps.core.live import publish_many
 from apps.trajectories.folding import fold_exchange
-from apps.trajectories.models import Exchange, Trajectory
+from apps.trajectories.models import Exchange
 from apps.trajectories.querysets import ExchangeQuerySet
+from apps.trajectories.shared_rows import SharedRows
 from apps.trajectories.spool_hold import SpoolHold
 
 log = structlog.get_logger(__name__)
 
 _hold = SpoolHold()
 ROUND = 200
+BATCH = 32  # in one transaction
 # Classes of SQLSTATE that say "not now" and nothing about the exchange: connection, rollback, a table that is not
 # migrated yet, resources, locks, shutdown.
 _TRANSIENT_CLASSES = ("08", "40", "42", "53", "55", "57")
 
 
-class _Outcome(Enum):
-    FOLDED = "folded"
-    SET_ASIDE = "set aside"
-    GONE = "gone"  # another recorder was faster
-    BUSY = "busy"  # another recorder is at this agent
+@dataclass(frozen=True, kw_only=True)
+class _Folded:
+    """What became of exchanges: how many are done, the trajectories that grew (id → project), and whether another
+    recorder has the agent, so that its later calls must wait."""
+
+    n_done: int = 0
+    trajectories: dict[str, str] = field(default_factory=dict)
+    is_busy: bool = False
 
 
 def fold_pending(*, limit: int = ROUND) -> int:
@@ -53,46 +58,66 @@ def _read_pending(rows: ExchangeQuerySet, *, limit: int) -> list[tuple[str, str]
 
 
 def _fold_all(pending: list[tuple[str, str]], *, wait_s: float) -> int:
-    busy_agents: set[str] = set()
-    n_done = 0
-    touched: dict[str, str] = {}
+    by_agent: dict[str, list[str]] = {}
     for exchange_id, agent_id in pending:
-        if agent_id in busy_agents:  # Its earlier call is not folded yet: a later one must wait.
-            continue
-        outcome, trajectory = _fold_one(exchange_id, agent_id, wait_s=wait_s)
-        if outcome == _Outcome.BUSY:
-            busy_agents.add(agent_id)
-        n_done += outcome in {_Outcome.FOLDED, _Outcome.SET_ASIDE}
-        if trajectory is not None:
-            touched[trajectory.id] = trajectory.project_id
-    for trajectory_id, project_id in touched.items():
-        publish_news(project_id, kind="trajectory", object_id=trajectory_id)
+        by_agent.setdefault(agent_id, []).append(exchange_id)
+    n_done = 0
+    for agent_id, ids in by_agent.items():
+        for start in range(0, len(ids), BATCH):
+            folded = _fold_batch(ids[start : start + BATCH], agent_id, wait_s=wait_s)
+            n_done += folded.n_done
+            publish_many(folded.trajectories, kind="trajectory")
+            if folded.is_busy:
+                break
     return n_done
 
 
-def _fold_one(exchange_id: str, agent_id: str, *, wait_s: float) -> tuple[_Outcome, Trajectory | None]:
+def _fold_batch(ids: list[str], agent_id: str, *, wait_s: float) -> _Folded:
+    """Fold exchanges of one agent in one transaction; one by one if any of them gives trouble."""
     try:
         with transaction.atomic():
             if not _lock_agent(agent_id, wait_s=wait_s):
-                return _Outcome.BUSY, None
-            exchange = Exchange.objects.filter(pk=exchange_id, folded_at=None).first()
-            if exchange is None:
-                return _Outcome.GONE, None
-            trajectory = fold_exchange(exchange)
-            Exchange.objects.filter(pk=exchange_id, folded_at=None).update(folded_at=timezone.now(), fold_error="")
-    except Exception as error:  # noqa: BLE001 (whatever is wrong with one exchange must not stop the others)
-        return _give_up(exchange_id, error), None
-    log.debug("exchange.folded", exchange=exchange_id, trajectory=trajectory.id if trajectory else None)
-    return _Outcome.FOLDED, trajectory
+                return _Folded(is_busy=True)
+            return _fold_locked(ids)
+    except Exception as error:  # whatever is wrong with one exchange must not stop the others
+        if len(ids) == 1:
+            return _Folded(n_done=_give_up(ids[0], error))
+        if is_transient(error) and not is_deadlock(error):
+            raise
+    log.info("recorder.one_by_one", agent=agent_id, n=len(ids))
+    n_done, trajectories = 0, dict[str, str]()
+    for exchange_id in ids:
+        folded = _fold_batch([exchange_id], agent_id, wait_s=wait_s)
+        if folded.is_busy:  # an earlier call is not folded yet: a later one must wait
+            return _Folded(n_done=n_done, trajectories=trajectories, is_busy=True)
+        n_done += folded.n_done
+        trajectories |= folded.trajectories
+    return _Folded(n_done=n_done, trajectories=trajectories)
 
 
-def _give_up(exchange_id: str, error: Exception) -> _Outcome:
-    """Decide what an error is about: the server (raised again), an exchange that is in the pool already, or poison."""
+def _fold_locked(ids: list[str]) -> _Folded:
+    """Fold what another recorder has not been faster at, in order."""
+    exchanges = list(Exchange.objects.unfolded().filter(pk__in=ids))
+    shared = SharedRows()
+    touched = [fold_exchange(exchange, shared=shared) for exchange in exchanges]
+    shared.write_sums()
+    Exchange.objects.filter(pk__in=[exchange.pk for exchange in exchanges]).update(
+        folded_at=timezone.now(), fold_error=""
+    )
+    trajectories = {trajectory.id: trajectory.project_id for trajectory in touched if trajectory is not None}
+    return _Folded(n_done=len(exchanges), trajectories=trajectories)
+
+
+def _give_up(exchange_id: str, error: Exception) -> int:
+    """Decide what an error is about: the server (raised again), an exchange that is in the pool already, or poison.
+
+    Returns 1 if the exchange is out of the queue by this.
+    """
     if is_transient(error):
         raise error
     if isinstance(error, IntegrityError) and _constraint(error) == "exchange_is_folded_once":
         Exchange.objects.filter(pk=exchange_id).update(folded_at=timezone.now())  # Somebody put it back into the queue.
-        return _Outcome.GONE
+        return 0
     return _set_aside(exchange_id, error)
 
 
@@ -114,15 +139,12 @@ def _lock_agent(agent_id: str, *, wait_s: float) -> bool:
         return True
 
 
-def _set_aside(exchange_id: str, error: Exception) -> _Outcome:
-    """Take a poisonous exchange out of the queue; it stays in the ledger with the reason."""
+def _set_aside(exchange_id: str, error: Exception) -> int:
+    """Take a poisonous exchange out of the queue; it stays in the ledger with the reason. Returns 1 if it was there."""
     log.error("exchange.set_aside", exchange=exchange_id, error=repr(error), exc_info=error)
     reason = f"{type(error).__name__}: {error}".replace("\x00", "")[:2000]
     reason = reason.encode("utf-8", "replace").decode()
-    changed = Exchange.objects.filter(pk=exchange_id, folded_at=None).update(
-        folded_at=timezone.now(), fold_error=reason
-    )
-    return _Outcome.SET_ASIDE if changed == 1 else _Outcome.GONE
+    return Exchange.objects.filter(pk=exchange_id, folded_at=None).update(folded_at=timezone.now(), fold_error=reason)
 
 
 def retry_set_aside(*, project_id: str) -> int:
@@ -137,6 +159,11 @@ def is_transient(error: Exception) -> bool:
     if state is None:
         return isinstance(error, (OperationalError, InterfaceError))  # the connection itself
     return isinstance(error, Error) and state.startswith(_TRANSIENT_CLASSES)
+
+
+def is_deadlock(error: Exception) -> bool:
+    """Say whether Postgres took this transaction back because of another one: alone it will go through."""
+    return (sql_state(error) or "").startswith("40")
 
 
 def _constraint(error: IntegrityError) -> str | None:

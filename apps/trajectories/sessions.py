@@ -145,9 +145,14 @@ def find_parent(scope: str, *, story: Story, lookup: Lookup, is_scope_one_sessio
     return _find_by_beginning(scope, story, lookup, is_scope_one_session=is_scope_one_session)
 
 
+def state_digests(scope: str, story: Story) -> list[str]:
+    """Return what `find_parent` asks for first: nothing when the request has no assistant item."""
+    return [scoped(scope, STATE, story.chained[story.last_answer_at + 1])] if story.last_answer is not None else []
+
+
 def _find_by_state(scope: str, story: Story, lookup: Lookup) -> Candidate | None:
     """The whole history up to and with the last assistant item is what we saw and returned."""
-    found = lookup([scoped(scope, STATE, story.chained[story.last_answer_at + 1])])
+    found = lookup(state_digests(scope, story))
     # Of equal conversations the one that nobody has gone on from: twins that run side by side stay apart.
     return max(found, key=lambda candidate: (candidate.is_leaf, candidate.order), default=None)
 

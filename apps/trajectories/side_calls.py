@@ -60,10 +60,10 @@ def _is_told_to_be_subagent(messages: Sequence[Message]) -> bool:
 
 def is_rewritten_retry(messages: Sequence[Message]) -> bool:
     """Say whether the last thing said is the user's message as OpenClaw rewrites it after a failed call."""
-    lasting = [message for message in messages if chat.digest_message(message) is not None]
-    if not lasting or chat.role_of(lasting[-1]) != "user":
+    last = next((message for message in reversed(messages) if chat.digest_message(message) is not None), None)
+    if last is None or chat.role_of(last) != "user":
         return False
-    text = chat.unwrap_text(chat.text_of(lasting[-1]))
+    text = chat.unwrap_text(chat.text_of(last))
     return text.startswith(_QUEUED) or _CONTINUE in text
 
 

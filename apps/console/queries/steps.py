@@ -169,6 +169,8 @@ def read_badges(step: Step) -> Iterator[Badge]:
         yield Badge(
             word="text only", tone="warn", hint="No exact token ids or log-probs; not usable for policy gradients"
         )
+    if step.token_check:
+        yield Badge(word="tokens doubted", tone="warn", hint=f"Why: {step.token_check}")
     if step.finish_reason == "length":
         yield Badge(word="cut off", tone="warn", hint="The answer reached its token limit")
     if step.is_excluded:

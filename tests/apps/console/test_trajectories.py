@@ -126,6 +126,7 @@ def test_a_step_says_what_is_unusual(owner_browser: Client, trajectory: Trajecto
         is_exact=False,
         is_excluded=True,
         finish_reason="length",
+        token_check="count",
     )
     html = owner_browser.get(f"/p/shop/trajectories/{trajectory.id}").content.decode()
     for words in (
@@ -134,6 +135,8 @@ def test_a_step_says_what_is_unusual(owner_browser: Client, trajectory: Trajecto
         "aborted",
         "text only",
         "cut off",
+        "tokens doubted",
+        "Why: count",
         "excluded",
         "from step 1",
         ">v0<",

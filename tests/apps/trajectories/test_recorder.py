@@ -17,6 +17,7 @@ from apps.trajectories.folding import fold_exchange
 from apps.trajectories.models import Exchange, ExchangeStatus, SideCall, Step, Tools, Trajectory, TrajectoryState
 from apps.trajectories.recorder import fold_pending, retry_set_aside
 from apps.trajectories.services import close_idle_trajectories, complete_trajectory
+from apps.trajectories.shared_rows import SharedRows
 from apps.trajectories.trie import load_steps, load_tools
 from tests.factories.accounts import ApiKeyFactory
 from tests.factories.registry import VersionFactory
@@ -282,10 +283,10 @@ def test_what_was_set_aside_can_be_tried_again(key: ApiKey) -> None:
 def test_an_unexpected_error_is_set_aside_too(key: ApiKey, monkeypatch: pytest.MonkeyPatch) -> None:
     bad, good = ExchangeFactory.create_batch(2, key=key)
 
-    def stumble(exchange: Exchange) -> Trajectory | None:
+    def stumble(exchange: Exchange, *, shared: SharedRows) -> Trajectory | None:
         if exchange.id == bad.id:
             raise ZeroDivisionError("\x00 oops \ud800")
-        return fold_exchange(exchange)
+        return fold_exchange(exchange, shared=shared)
 
     monkeypatch.setattr(recorder, "fold_exchange", stumble)
     assert fold_pending() == 2
@@ -314,7 +315,7 @@ def test_trouble_with_postgres_is_nobodys_poison(
 ) -> None:
     exchange = ExchangeFactory.create(key=key)
 
-    def fall(_exchange: Exchange) -> Trajectory | None:
+    def fall(_exchange: Exchange, *, shared: SharedRows) -> Trajectory | None:
         if statement:
             run_sql(statement)
         raise error("server closed the connection unexpectedly")
@@ -343,6 +344,31 @@ def test_a_call_of_another_dialect_is_read_in_its_chat_form(key: ApiKey) -> None
     assert load_tools(project_id=exchange.project_id, digest=view.row.tools_digest) == [TOOL]
 
 
+@pytest.mark.parametrize("session", ["", "s"])
+def test_a_call_that_names_an_earlier_answer_goes_on_from_it(key: ApiKey, session: str) -> None:
+    first = ExchangeFactory.create(key=key, session_key=session, response_id="resp_1")
+    ExchangeFactory.create(key=key, session_key=session, messages=[user("hello"), assistant("hi"), user("a")])
+    named: dict[str, Any] = {"previous_response_id": "resp_1"}
+    ExchangeFactory.create(key=key, session_key=session, messages=[user("unlike anything")], body=named)
+    fold_pending()
+    steps = Step.objects.order_by("index")
+    assert steps[0].exchange_id == first.id
+    assert [step.parent_id for step in steps] == [None, steps[0].id, steps[0].id]
+
+
+def test_an_earlier_answer_of_another_key_or_of_a_closed_session_is_not_gone_on_from(key: ApiKey, agent: Agent) -> None:
+    ExchangeFactory.create(key=ApiKeyFactory.create(agent=agent), response_id="resp_theirs")
+    ExchangeFactory.create(key=key, response_id="resp_closed")
+    fold_pending()
+    for trajectory in Trajectory.objects.all():
+        complete_trajectory(trajectory=trajectory)
+    for named in ("resp_theirs", "resp_closed", "resp_unheard_of"):
+        ExchangeFactory.create(key=key, messages=[user(named)], body={"previous_response_id": named})
+    fold_pending()
+    assert Trajectory.objects.count() == 5
+    assert not Step.objects.exclude(parent=None).exists()
+
+
 def test_a_refused_call_of_another_dialect_makes_no_step(key: ApiKey) -> None:
     refused: dict[str, Any] = {"response": b'{"error": 1}', "status": ExchangeStatus.ERROR, "error": "400"}
     ExchangeFactory.create(key=key, session_key="s", dialect="messages", request=b"{}", **refused)
@@ -362,6 +388,35 @@ def test_a_doubt_about_the_tokens_goes_with_the_step(key: ApiKey) -> None:
     ExchangeFactory.create(key=key, token_check="2 ids more than log-probs")
     fold_pending()
     assert Step.objects.get().token_check == "2 ids more than log-probs"
+
+
+def test_a_deadlock_is_settled_by_folding_one_by_one(key: ApiKey, monkeypatch: pytest.MonkeyPatch) -> None:
+    ExchangeFactory.create_batch(3, key=key)
+    n_calls = 0
+
+    def collide(exchange: Exchange, *, shared: SharedRows) -> Trajectory | None:
+        nonlocal n_calls
+        n_calls += 1
+        if n_calls == 2:
+            run_sql("DO $$ BEGIN RAISE EXCEPTION 'deadlock' USING ERRCODE = '40P01'; END $$")
+        return fold_exchange(exchange, shared=shared)
+
+    monkeypatch.setattr(recorder, "fold_exchange", collide)
+    assert fold_pending() == 3
+    assert Step.objects.count() == 3
+    assert not Exchange.objects.set_aside().exists()
+
+
+def test_sums_are_those_of_all_calls_of_a_batch(key: ApiKey) -> None:
+    history = [user("hello")]
+    for _ in range(3):
+        ExchangeFactory.create(key=key, session_key="s", messages=history)
+        history = [*history, assistant("hi"), user("more")]
+    assert fold_pending() == 3
+    trajectory = Trajectory.objects.get()
+    assert (trajectory.n_steps, trajectory.n_prompt_tokens, trajectory.n_completion_tokens) == (3, 9, 6)
+    assert trajectory.last_step_at == Exchange.objects.latest("ended_at").ended_at
+    assert list(Step.objects.order_by("index").values_list("index", flat=True)) == [0, 1, 2]
 
 
 def test_text_only_calls_are_kept_but_not_exact(key: ApiKey) -> None:
