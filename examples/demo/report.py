@@ -79,6 +79,8 @@ def render_comparison(outcome: Outcome, *, n_held_out: int) -> str:
 
 
 def render_last_line(outcome: Outcome) -> str:
-    """Return `DEMO {json}`."""
-    figures = {name: round(value, 4) if isinstance(value, float) else value for name, value in asdict(outcome).items()}
+    """Return `DEMO {json}`: four significant digits, so that a tiny difference is not told as none."""
+    figures = {
+        name: float(f"{value:.4g}") if isinstance(value, float) else value for name, value in asdict(outcome).items()
+    }
     return f"DEMO {json.dumps(figures)}"

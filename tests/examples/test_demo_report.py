@@ -46,9 +46,14 @@ def test_the_last_line_is_json_with_the_promised_fields() -> None:
     head, _, tail = render_last_line(GOOD).partition(" ")
     figures = json.loads(tail)
     assert head == "DEMO"
-    assert figures["mean_logprob_diff"] == 0.0312
+    assert figures["mean_logprob_diff"] == 0.03123
     promised = {"steps", "trajectories", "reward_before", "reward_after", "versions", "failed_requests"}
     assert promised | {"max_logprob_diff", "seconds"} <= figures.keys()
+
+
+def test_a_tiny_difference_is_not_told_as_none() -> None:
+    _, _, tail = render_last_line(replace(GOOD, max_logprob_diff=9.5367e-06)).partition(" ")
+    assert json.loads(tail)["max_logprob_diff"] == 9.537e-06
 
 
 def test_tables_show_each_round_and_before_and_after() -> None:
