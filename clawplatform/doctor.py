@@ -18,7 +18,7 @@ from django.db.migrations.executor import MigrationExecutor
 
 from apps.registry.models import Engine
 from clawplatform.databases import read_redis_url
-from clawplatform.env import ROOT, Env
+from clawplatform.env import ROOT, Env, find_slips
 from worker.host import health
 from worker.host.lock import find_holder
 
@@ -42,6 +42,7 @@ class Finding:
 def examine(env: Env) -> Iterator[Finding]:
     """Yield every finding. While the platform is stopped, its own services are not asked for."""
     yield from _machine(env)
+    yield from _slips()
     yield _gpu()
     yield from _web_packages()
     yield from _ml_environment(env)
@@ -81,6 +82,11 @@ def _machine(env: Env) -> Iterator[Finding]:
     else:
         words = "none: the console's browser tests cannot run; apt-get install chromium"
         yield _bad("browser", words, level="note")
+
+
+def _slips() -> Iterator[Finding]:
+    for name, nearest in find_slips():
+        yield _bad("settings", f"nothing reads {name}: do you mean {nearest}?", level="note")
 
 
 def _find_program(*names: str) -> str | None:

@@ -1,14 +1,17 @@
 """The only reader of environment variables on the web side. `.env.example` shows the same names; a test compares."""
 
+import os
 import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
+from difflib import get_close_matches
 from functools import cache
 from ipaddress import ip_network
 from pathlib import Path
 from typing import Annotated, Literal
 from urllib.parse import urlsplit
 
+from dotenv import dotenv_values
 from pydantic import Field, ValidationError, field_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
@@ -17,6 +20,9 @@ from worker.engine.launch import default_max_lora_rank, detect_device, detect_dt
 ROOT = Path(__file__).resolve().parent.parent
 LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 DEFAULT_MODEL = "smollm2-135m-instruct"
+PREFIX = "CLAW_"
+SET_UP_NAMES = frozenset({"CLAW_ML", "CLAW_TORCH_INDEX"})  # read by setup/bootstrap.py alone
+SIMILAR = 0.7  # of 1: from there on a name in the environment is a slip, below it another program's
 
 
 class BadSettings(Exception):
@@ -140,12 +146,41 @@ class Env(BaseSettings):
 @cache
 def read_env() -> Env:
     """Return the environment, read once a process. Raises BadSettings."""
+    check_names(ROOT / ".env")
     try:
         return Env()
     except ValidationError as error:
         first = error.errors()[0]  # never its value: that may hold a password
         name = first["loc"][0] if first["loc"] else "settings"
         raise BadSettings(f"{name}: {first['msg'].removeprefix('Value error, ')}") from None
+
+
+def check_names(dotenv: Path) -> None:
+    """Refuse a file with a CLAW_ name that nothing reads. Raises BadSettings, with the nearest name that is read."""
+    for name in map(str.upper, dotenv_values(dotenv)):  # case does not count where they are read
+        if name.startswith(PREFIX) and name not in _known_names():
+            nearest = _find_nearest(name, similar=0)
+            raise BadSettings(f"{name}: there is no such setting (in {dotenv}); the nearest is {nearest}")
+
+
+def find_slips() -> Iterator[tuple[str, str]]:
+    """Yield each CLAW_ variable of the environment that nothing reads but is spelt much like one: it, and that one.
+
+    The environment is everybody's: an unknown name there is refused by nobody.
+    """
+    for name in sorted(os.environ):
+        if name.startswith(PREFIX) and name not in _known_names() and (nearest := _find_nearest(name, similar=SIMILAR)):
+            yield name, nearest
+
+
+def _known_names() -> set[str]:
+    return {str(field.alias) for field in Env.model_fields.values()} | SET_UP_NAMES
+
+
+def _find_nearest(name: str, *, similar: float) -> str:
+    stems = [known.removeprefix(PREFIX) for known in sorted(_known_names()) if known.startswith(PREFIX)]
+    nearest = get_close_matches(name.removeprefix(PREFIX), stems, n=1, cutoff=similar)
+    return PREFIX + nearest[0] if nearest else ""
 
 
 def make_folder(env: Env, name: str = "") -> Path:

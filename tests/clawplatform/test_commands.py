@@ -1,5 +1,7 @@
 """The commands that people type, as far as they need no platform."""
 
+import socket
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -15,7 +17,12 @@ pytestmark = pytest.mark.django_db
 
 @pytest.fixture
 def env(tmp_path: Path) -> Env:
-    return Env(CLAW_DATA_DIR=tmp_path / "data", CLAW_ML_PYTHON=tmp_path / "python", CLAW_MODEL=tmp_path / "model")
+    """Settings of a host on which nothing is installed and nothing listens."""
+    with closing(socket.socket()) as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    places = {"CLAW_DATA_DIR": "data", "CLAW_ML_PYTHON": "python", "CLAW_MODEL": "model"}
+    return Env(CLAW_PORT=port, **{name: tmp_path / place for name, place in places.items()})
 
 
 def test_down_says_that_nothing_runs(capsys: pytest.CaptureFixture[str]) -> None:
@@ -31,6 +38,24 @@ def test_up_is_refused_where_a_platform_runs() -> None:
 def test_seed_says_where_the_secrets_are(capsys: pytest.CaptureFixture[str]) -> None:
     call_command("seed", "--engine-url", "http://127.0.0.1:8100")
     assert "credentials.json" in capsys.readouterr().out
+
+
+def test_up_tells_of_a_misspelt_variable(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CLAW_PROT", "9000")
+    with lock.hold(read_env().data_dir), pytest.raises(CommandError):
+        call_command("up", "--no-engine")
+    assert "nothing reads CLAW_PROT: do you mean CLAW_PORT?" in capsys.readouterr().out
+
+
+def test_doctor_notes_a_misspelt_variable_and_lets_other_programs_names_be(
+    env: Env, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CLAW_PROT", "9000")
+    monkeypatch.setenv("CLAW_API_KEY", "the examples' own")
+    (finding,) = [finding for finding in examine(env) if finding.about == "settings"]
+    assert finding.level == "note"
+    assert "CLAW_PROT" in finding.words
+    assert "CLAW_PORT" in finding.words
 
 
 def test_doctor_finds_what_is_missing_and_says_what_to_do(env: Env) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from clawplatform.env import ROOT, BadSettings, Env, make_folder, read_env, read_secret_key
+from clawplatform.env import ROOT, BadSettings, Env, check_names, make_folder, read_env, read_secret_key
 
 
 def read(**values: Any) -> Env:
@@ -80,6 +80,30 @@ def test_a_bad_setting_is_named_and_not_repeated(name: str, value: str, monkeypa
     with pytest.raises(BadSettings, match=f"^{name}: ") as caught:
         read_env.__wrapped__()
     assert "hidden" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("line", "name", "nearest"),
+    [
+        ("CLAW_PROT=9000", "CLAW_PROT", "CLAW_PORT"),
+        ("export CLAW_DATADIR=var", "CLAW_DATADIR", "CLAW_DATA_DIR"),
+        ("CLAW_ENGINE_PROT=", "CLAW_ENGINE_PROT", "CLAW_ENGINE_PORT"),
+    ],
+)
+def test_a_name_that_nothing_reads_is_refused_with_the_nearest_that_something_reads(
+    line: str, name: str, nearest: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / ".env").write_text(f"CLAW_HOST=127.0.0.1\n{line}\n")
+    monkeypatch.setattr("clawplatform.env.ROOT", tmp_path)
+    with pytest.raises(BadSettings, match=f"^{name}: .*{nearest}$"):
+        read_env.__wrapped__()
+
+
+def test_every_name_of_the_example_file_and_other_programs_names_are_taken(tmp_path: Path) -> None:
+    check_names(ROOT / ".env.example")
+    (tmp_path / ".env").write_text("AWS_REGION=eu\n")
+    check_names(tmp_path / ".env")
+    check_names(tmp_path / "missing")
 
 
 def test_a_data_directory_that_is_none_is_said_so(tmp_path: Path) -> None:

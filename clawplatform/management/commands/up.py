@@ -13,7 +13,7 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from apps.core.errors import ServiceError
 from apps.registry.services import forget_engine_health
 from clawplatform.databases import EMBEDDED_DATABASE
-from clawplatform.env import ROOT, Env, read_env
+from clawplatform.env import ROOT, Env, find_slips, read_env
 from clawplatform.seeding import Seeded, credentials_path, seed_platform
 from worker.host import health, lock
 from worker.host.banner import Welcome, render_banner
@@ -31,6 +31,8 @@ class Command(BaseCommand):
     def handle(self, *_args: Any, **options: Any) -> None:
         self._started_at = time.monotonic()
         env = read_env()
+        for name, nearest in find_slips():
+            self._say(f"nothing reads {name}: do you mean {nearest}?")
         has_engine = not options["no_engine"] and not env.engine_urls
         try:
             with lock.hold(env.data_dir):
