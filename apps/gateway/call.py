@@ -19,6 +19,7 @@ from apps.gateway.dialect import Dialect, Json, ModelRequest, Voice
 from apps.gateway.errors import ApiError, bad_request, name_request
 from apps.gateway.limit_headers import LimitState
 from apps.gateway.limits import estimate_tokens
+from apps.gateway.provider_form import make_provider_body
 from apps.gateway.routes import EngineRoute, KeyRoute, VersionRoute
 from apps.gateway.sessions import clean, kept_headers
 
@@ -177,18 +178,19 @@ def build_engine_body(request: ModelRequest, exact_fields: Json, *, version: Ver
     """Return what is sent to the engine, and the meaningful fields that had to be left out.
 
     Exact ids and log-probs are asked for on every call to an engine of ours. A seed is left out there: it can crash
-    vLLM's CPU engine. A provider gets what the client sent.
+    vLLM's CPU engine. A provider is asked in OpenAI's words only; raises ApiError (400) where those do not suffice.
     """
     body: dict[str, Any] = {**request.engine_body, "model": version.engine_name}
     dropped = dict(request.dropped)
     if version.is_text_only:
-        body.pop("return_token_ids", None)
+        body, left_out = make_provider_body(body, asked=request.body)
+        dropped |= left_out
     else:
         body |= exact_fields
         if (seed := body.pop("seed", None)) is not None:
             dropped["seed"] = seed
     if request.is_streamed:
-        body["stream_options"] = {**(request.engine_body.get("stream_options") or {}), "include_usage": True}
+        body["stream_options"] = {**(body.get("stream_options") or {}), "include_usage": True}
     return body, dropped
 
 
