@@ -21,8 +21,8 @@ def env(tmp_path: Path) -> Env:
     with closing(socket.socket()) as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    places = {"CLAW_DATA_DIR": "data", "CLAW_ML_PYTHON": "python", "CLAW_MODEL": "model"}
-    return Env(CLAW_PORT=port, **{name: tmp_path / place for name, place in places.items()})
+    data, python, model = (tmp_path / name for name in ("data", "python", "model"))
+    return Env(CLAW_PORT=port, CLAW_DATA_DIR=data, CLAW_ML_PYTHON=python, CLAW_MODEL=model)
 
 
 def test_down_says_that_nothing_runs(capsys: pytest.CaptureFixture[str]) -> None:
