@@ -122,6 +122,7 @@ class Trajectory(models.Model):
     started_at = models.DateTimeField(default=timezone.now)
     last_step_at = models.DateTimeField(default=timezone.now)
     completed_at = models.DateTimeField(null=True, blank=True)
+    deleted_at = models.DateTimeField(null=True, blank=True)  # gone for everybody; cleared away when nobody can undo it
 
     objects = TrajectoryQuerySet.as_manager()
 
@@ -130,6 +131,14 @@ class Trajectory(models.Model):
         indexes = [
             models.Index(fields=["project", "-id"], name="trajectory_by_project"),
             models.Index(fields=["project", "channel", "state", "id"], name="trajectory_for_training"),
+            models.Index(fields=["agent", "-id"], name="trajectory_by_agent"),
+            models.Index(fields=["project", "channel", "-id"], name="trajectory_by_channel"),
+            models.Index(fields=["project", "-started_at"], name="trajectory_by_start"),
+            models.Index(fields=["project", "reward"], name="trajectory_by_reward"),
+            models.Index(fields=["project", "n_steps"], name="trajectory_by_steps"),
+            models.Index(fields=["project", "-id"], condition=models.Q(has_error=True), name="trajectory_with_error"),
+            models.Index(fields=["project", "-id"], condition=models.Q(is_excluded=True), name="trajectory_excluded"),
+            models.Index(fields=["deleted_at"], condition=~models.Q(deleted_at=None), name="trajectory_deleted"),
             models.Index(
                 fields=["last_step_at"], condition=models.Q(state="open"), name="trajectory_open_by_last_step"
             ),
@@ -238,3 +247,8 @@ class Tools(models.Model):
 
     def __str__(self) -> str:
         return self.digest
+
+
+from apps.trajectories import unassigned as _unassigned  # noqa: E402, F401 (Django looks for tables here)
+from apps.trajectories.bulk import models as _bulk  # noqa: E402, F401
+from apps.trajectories.search import models as _search  # noqa: E402, F401

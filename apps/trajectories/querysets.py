@@ -26,7 +26,7 @@ class ExchangeQuerySet(models.QuerySet["Exchange"]):
 class TrajectoryQuerySet(models.QuerySet["Trajectory"]):
     def of_project(self, project: Project) -> "TrajectoryQuerySet":
         """The project's, with what every list shows of them."""
-        return self.filter(project=project).select_related("agent")
+        return self.filter(project=project, deleted_at=None).select_related("agent").prefetch_related("tags")
 
     def open_at(self, moment: datetime) -> "TrajectoryQuerySet":
         """Those that a call which ended then belongs to: open still, or closed later."""
@@ -46,7 +46,7 @@ class TrajectoryQuerySet(models.QuerySet["Trajectory"]):
             agent_id=OuterRef("agent_id"),
             started_at__lte=OuterRef("completed_at"),
         )
-        return self.filter(~Exists(pending), state="complete")
+        return self.filter(~Exists(pending), state="complete", deleted_at=None)
 
     def for_training(self, *, channel: str = "train") -> "TrajectoryQuerySet":
         """Settled trajectories of a channel that have a reward and that nobody keeps out."""

@@ -17,6 +17,7 @@ from apps.trajectories.models import Exchange
 from apps.trajectories.querysets import ExchangeQuerySet
 from apps.trajectories.shared_rows import SharedRows
 from apps.trajectories.spool_hold import SpoolHold
+from apps.trajectories.unassigned import keep_unassigned
 
 log = structlog.get_logger(__name__)
 
@@ -101,6 +102,7 @@ def _fold_locked(ids: list[str]) -> _Folded:
     shared = SharedRows()
     touched = [fold_exchange(exchange, shared=shared) for exchange in exchanges]
     shared.write_sums()
+    keep_unassigned([exchange for exchange, trajectory in zip(exchanges, touched, strict=True) if trajectory is None])
     Exchange.objects.filter(pk__in=[exchange.pk for exchange in exchanges]).update(
         folded_at=timezone.now(), fold_error=""
     )

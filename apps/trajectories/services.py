@@ -26,7 +26,7 @@ MAX_METADATA_BYTES = 16_384
 def find_trajectory(*, caller: Caller, trajectory_id: str, role: Role = Role.VIEWER) -> Trajectory:
     """Return the trajectory if the caller has `role` in its project. Another team's id looks like a missing one."""
     known = Trajectory.objects.select_related("project__team", "agent")
-    trajectory = known.filter(pk=trajectory_id).first() if is_id(trajectory_id, "traj") else None
+    trajectory = known.filter(pk=trajectory_id, deleted_at=None).first() if is_id(trajectory_id, "traj") else None
     has = caller.role_in(trajectory.project) if trajectory else None
     if trajectory is None or has is None:
         raise NotFound(f"there is no trajectory {trajectory_id!r}")

@@ -12,6 +12,7 @@ from apps.accounts.models import Agent, ApiKey
 from apps.registry.models import Version
 from apps.trajectories.messages import Message, make_title
 from apps.trajectories.models import Exchange, ExchangeStatus, Step, Trajectory
+from apps.trajectories.search.words import keep_words
 from apps.trajectories.trie import store_tools
 
 _SUMS = ("title", "has_error", "last_step_at", "n_steps", "n_prompt_tokens", "n_completion_tokens")
@@ -31,6 +32,7 @@ class SharedRows:
         self._trajectories: dict[str, Trajectory] = {}
         self._next_indexes: dict[str, int] = {}
         self._changed: set[str] = set()
+        self._new_steps: list[Step] = []
 
     def find_agent(self, exchange: Exchange) -> Agent | None:
         """Return the exchange's agent if it still exists, in its project."""
@@ -80,6 +82,7 @@ class SharedRows:
         for place, step in enumerate(steps):
             step.trajectory, step.index = trajectory, first + place
         Step.objects.bulk_create(steps)
+        self._new_steps += steps
         self._next_indexes[trajectory.id] = first + len(steps)
 
     def _find_next_index(self, trajectory: Trajectory) -> int:
@@ -101,8 +104,10 @@ class SharedRows:
         self._changed.add(trajectory.id)
 
     def write_sums(self) -> None:
-        """Write what has been counted."""
+        """Write what has been counted, and what was said to where search finds it."""
         for trajectory_id in sorted(self._changed):
             known = self._trajectories[trajectory_id]
             Trajectory.objects.filter(pk=trajectory_id).update(**{name: getattr(known, name) for name in _SUMS})
         self._changed.clear()
+        keep_words(self._new_steps)
+        self._new_steps.clear()

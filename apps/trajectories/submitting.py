@@ -24,6 +24,7 @@ from apps.registry.vocabulary import read_vocabulary_size
 from apps.trajectories.calls import Sampling
 from apps.trajectories.generations import Generation, Generations
 from apps.trajectories.models import ExchangeStatus, Step, Trajectory, TrajectoryState
+from apps.trajectories.search.words import keep_words
 from apps.trajectories.token_index import Node, load_token_index
 from apps.trajectories.trie import split_tokens
 
@@ -139,6 +140,7 @@ class _Writer:
         """Store the new steps and bring the trajectory's sums up to date."""
         Step.objects.bulk_create(self.new, batch_size=500)
         if self.new:
+            keep_words(self.new)
             Trajectory.objects.filter(pk=self.trajectory.pk).update(
                 last_step_at=max(self.trajectory.last_step_at, self._now),
                 n_steps=F("n_steps") + len(self.new),

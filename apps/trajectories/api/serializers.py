@@ -8,7 +8,10 @@ from rest_framework import serializers
 from apps.core.paging import MAX_LIMIT
 from apps.core.serializers import StrictSerializer
 from apps.trajectories.models import Channel, Step, Trajectory, TrajectoryState
+from apps.trajectories.search.fields import FIELDS
 from apps.trajectories.trie import StepView
+
+SEARCH_HELP = "a search: " + " ".join(field.example for field in FIELDS.values()) + ' "words that were said"'
 
 
 class TrajectorySerializer(serializers.ModelSerializer[Trajectory]):
@@ -16,6 +19,7 @@ class TrajectorySerializer(serializers.ModelSerializer[Trajectory]):
 
     agent = serializers.SlugRelatedField(slug_field="slug", read_only=True)  # type: ignore[var-annotated]
     base_url = serializers.SerializerMethodField()
+    tags = serializers.SlugRelatedField(slug_field="name", many=True, read_only=True)  # type: ignore[var-annotated]
 
     class Meta:
         model = Trajectory
@@ -30,6 +34,7 @@ class TrajectorySerializer(serializers.ModelSerializer[Trajectory]):
             "title",
             "reward",
             "is_excluded",
+            "tags",
             "has_error",
             "n_steps",
             "n_prompt_tokens",
@@ -147,6 +152,7 @@ class OpenBodySerializer(StrictSerializer):
 
 class ListQuerySerializer(StrictSerializer):
     project = serializers.SlugField(required=False, default=None, help_text="slug; a key needs none")
+    q = serializers.CharField(required=False, default="", help_text=SEARCH_HELP, trim_whitespace=False)
     agent = serializers.SlugField(required=False, default="")
     channel = serializers.ChoiceField(choices=Channel.choices, required=False, default="")
     state = serializers.ChoiceField(choices=TrajectoryState.choices, required=False, default="")

@@ -10,7 +10,6 @@ from apps.accounts.access import find_project
 from apps.accounts.api.authentication import caller_of
 from apps.accounts.models import Role
 from apps.accounts.services import find_agent
-from apps.core.paging import page_newest_first
 from apps.core.serializers import read_fields
 from apps.trajectories import services
 from apps.trajectories.api.serializers import (
@@ -25,7 +24,7 @@ from apps.trajectories.api.serializers import (
     TrajectorySerializer,
     show_step,
 )
-from apps.trajectories.models import Trajectory
+from apps.trajectories.search.services import search
 from apps.trajectories.trie import iterate_steps
 
 SUMMARY_LIMIT = 200
@@ -41,9 +40,7 @@ class TrajectoriesView(APIView):
         """List trajectories, newest first."""
         query = read_fields(ListQuerySerializer, request.query_params)
         project = find_project(caller_of(request), query.pop("project"))
-        before, limit = query.pop("before"), query.pop("limit")
-        rows = Trajectory.objects.of_project(project).matching(**query)
-        page = page_newest_first(rows, before=before, limit=limit)
+        page = search(project=project, **query)
         items = TrajectorySerializer(page.items, many=True).data
         return Response({"items": items, "next_before": page.next_before})
 

@@ -1,0 +1,149 @@
+"""Turns a search into rows: each term is a condition that an index serves.
+
+The room above owns labels; here only the name of their relation is known.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+from functools import partial
+from typing import Any
+
+from django.contrib.postgres.search import SearchQuery
+from django.db.models import Exists, F, OuterRef, Q
+
+from apps.accounts.models import Agent, Project
+from apps.registry.models import Version
+from apps.trajectories.bulk.models import TrajectoryTag
+from apps.trajectories.models import Step, Trajectory
+from apps.trajectories.querysets import TrajectoryQuerySet
+from apps.trajectories.search.fields import ANY, NONE, read_count, read_end, read_moment, read_number
+from apps.trajectories.search.language import Filter, Query, Words
+from apps.trajectories.search.models import TrajectoryText, TrajectoryVersion
+from apps.trajectories.search.words import CONFIG
+
+Condition = Q | Exists
+_LOOKUPS = {":": "", "<": "__lt", "<=": "__lte", ">": "__gt", ">=": "__gte"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scope:
+    """Where and when a search is asked: slugs and numbers are a project's, ages like 36h count back from `now`."""
+
+    project: Project
+    now: datetime
+
+
+def narrow_rows(rows: TrajectoryQuerySet, query: Query, *, scope: Scope) -> TrajectoryQuerySet:
+    """Return those of the project's rows for which all terms hold."""
+    if any(isinstance(term, Filter) and term.field == "tokens" for term in query.terms):
+        rows = rows.annotate(n_tokens=F("n_prompt_tokens") + F("n_completion_tokens"))
+    for term in query.terms:
+        condition = _say(term.text) if isinstance(term, Words) else _COMPILERS[term.field](term, scope)
+        rows = rows.filter(~condition if term.is_negated else condition)
+    return rows
+
+
+def _any_of(term: Filter, compile_value: Callable[[str], Condition]) -> Condition:
+    conditions = [compile_value(value) for value in term.values]
+    if len(conditions) == 1:
+        return conditions[0]
+    either = Q()
+    for condition in conditions:
+        either |= Q(condition)
+    return either
+
+
+def _say(text: str) -> Exists:
+    """Postgres takes the text apart as it did the messages, so an address or a path finds itself."""
+    phrase = SearchQuery(text, config=CONFIG, search_type="phrase")
+    return Exists(TrajectoryText.objects.filter(trajectory=OuterRef("pk"), words=phrase))
+
+
+def _compare(term: Filter, _scope: Scope, *, column: str, read: Callable[[str], Any]) -> Condition:
+    name = column + _LOOKUPS[term.operator]
+
+    def compile_value(value: str) -> Condition:
+        if term.operator == ":" and value in {NONE, ANY}:
+            return Q(**{f"{column}__isnull": value == NONE})
+        return Q(**{name: read(value)})
+
+    return _any_of(term, compile_value)
+
+
+def _equal(term: Filter, _scope: Scope, *, column: str) -> Q:
+    return Q(**{f"{column}__in": term.values})
+
+
+def _has(term: Filter, _scope: Scope) -> Condition:
+    return _any_of(term, lambda value: _HAS[value]())
+
+
+def _is(term: Filter, _scope: Scope) -> Condition:
+    return _any_of(term, lambda value: Q(is_excluded=True) if value == "excluded" else Q(state=value))
+
+
+def _by_agent(term: Filter, scope: Scope) -> Q:
+    """Ids, looked up first: of them Postgres knows how frequent they are, of slugs in another table it does not."""
+    return Q(
+        agent__in=list(Agent.objects.filter(project=scope.project, slug__in=term.values).values_list("pk", flat=True))
+    )
+
+
+def _spoken_by(term: Filter, scope: Scope) -> Exists:
+    numbers = _compare(term, scope, column="number", read=read_count)
+    versions = Version.objects.filter(numbers, policy__project=scope.project).values_list("pk", flat=True)
+    return Exists(TrajectoryVersion.objects.filter(version__in=list(versions), trajectory=OuterRef("pk")))
+
+
+def _from(term: Filter, scope: Scope) -> Condition:
+    return _any_of(term, lambda value: Q(started_at__gte=read_moment(value, now=scope.now)))
+
+
+def _to(term: Filter, scope: Scope) -> Condition:
+    return _any_of(term, lambda value: Q(started_at__lt=read_end(value, now=scope.now)))
+
+
+def _tagged(term: Filter, _scope: Scope) -> Exists:
+    return Exists(TrajectoryTag.objects.filter(trajectory=OuterRef("pk"), name__in=term.values))
+
+
+def _labelled(term: Filter, _scope: Scope) -> Condition:
+    labels = Trajectory._meta.get_field("labels").related_model  # noqa: SLF001 (Django's public name for it)
+    standing = labels._default_manager.filter(  # noqa: SLF001
+        trajectory=OuterRef("pk"), superseded_by=None, value__isnull=False
+    )
+
+    def compile_value(value: str) -> Condition:
+        if value == NONE:
+            return ~Q(Exists(standing))
+        return Exists(standing if value == ANY else standing.filter(source=value))
+
+    return _any_of(term, compile_value)
+
+
+_HAS: dict[str, Callable[[], Condition]] = {
+    "error": lambda: Q(has_error=True),
+    "reward": lambda: Q(reward__isnull=False),
+    "tag": lambda: Exists(TrajectoryTag.objects.filter(trajectory=OuterRef("pk"))),
+    "group": lambda: ~Q(group=""),
+    "side": lambda: Exists(Step.objects.filter(~Q(side_call=""), trajectory=OuterRef("pk"))),
+    "parent": lambda: Q(parent__isnull=False),
+}
+_COMPILERS: dict[str, Callable[[Filter, Scope], Condition]] = {
+    "agent": _by_agent,
+    "reward": partial(_compare, column="reward", read=read_number),
+    "turns": partial(_compare, column="n_steps", read=read_count),
+    "tokens": partial(_compare, column="n_tokens", read=read_count),
+    "has": _has,
+    "is": _is,
+    "version": _spoken_by,
+    "channel": partial(_equal, column="channel"),
+    "label": _labelled,
+    "tag": _tagged,
+    "group": partial(_equal, column="group"),
+    "session": partial(_equal, column="session_key"),
+    "id": partial(_equal, column="id"),
+    "from": _from,
+    "to": _to,
+}

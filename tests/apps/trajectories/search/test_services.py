@@ -1,0 +1,181 @@
+"""What a search finds: every field, words in messages, another project's rows never."""
+
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from django.db import connection
+from django.utils import timezone
+
+from apps.accounts.models import Agent, ApiKey, Project
+from apps.trajectories.bulk.models import TrajectoryTag
+from apps.trajectories.models import Step, Trajectory
+from apps.trajectories.recorder import fold_pending
+from apps.trajectories.search.language import parse_query
+from apps.trajectories.search.services import TooSlow, find_matching, patience, search
+from apps.trajectories.search.words import PIECE, keep_words
+from tests.factories.accounts import AgentFactory
+from tests.factories.feedback import LabelFactory
+from tests.factories.registry import PolicyFactory, VersionFactory
+from tests.factories.trajectories import ExchangeFactory, StepFactory, TrajectoryFactory
+
+pytestmark = pytest.mark.django_db
+
+AddSteps = Callable[..., Step]
+
+
+@pytest.fixture
+def say(agent: Agent) -> Callable[..., Trajectory]:
+    """Return a function that adds a trajectory in which something was said."""
+
+    def add(text: str, **step: Any) -> Trajectory:
+        row: Trajectory = TrajectoryFactory.create(agent=agent, title=text[:50])
+        keep_words([StepFactory.create(trajectory=row, text=text, **step)])
+        return row
+
+    return add
+
+
+def find(project: Project, q: str) -> set[str]:
+    return {row.title for row in search(project=project, q=q, before=None, limit=50).items}
+
+
+@pytest.fixture
+def pool(agent: Agent, project: Project) -> None:
+    """Four trajectories, each unlike the others."""
+    desk = AgentFactory.create(project=project, slug="desk")
+    now = timezone.now()
+    parent = TrajectoryFactory.create(agent=agent, title="plain", started_at=now - timedelta(days=3))
+    bad = TrajectoryFactory.create(
+        agent=agent, title="bad", reward=-0.5, has_error=True, n_steps=9, group="g 1", started_at=now
+    )
+    good = TrajectoryFactory.create(
+        agent=desk, title="good", reward=0.8, channel="val", state="complete", session_key="s1", parent=parent,
+        started_at=datetime(2026, 11, 1, 12, tzinfo=UTC), n_prompt_tokens=90, n_completion_tokens=20,
+    )  # fmt: skip
+    out = TrajectoryFactory.create(agent=desk, title="out", is_excluded=True, started_at=now - timedelta(days=400))
+    policy = PolicyFactory.create(project=project)
+    for number, row in ((1, bad), (2, good)):
+        version = VersionFactory.create(policy=policy, number=number)
+        keep_words([StepFactory.create(trajectory=row, version=version)])
+    StepFactory.create(trajectory=out, side_call="title")
+    TrajectoryTag.objects.create(trajectory=good, name="late refund")
+    LabelFactory.create(trajectory=bad, source="human")
+    LabelFactory.create(trajectory=good, source="judge")
+
+
+ALL = {"plain", "bad", "good", "out"}
+
+
+@pytest.mark.parametrize(
+    ("q", "titles"),
+    [
+        ("", ALL),
+        ("agent:clerk", {"plain", "bad"}),
+        ("agent:clerk,desk", ALL),
+        ("agent:nobody", set()),
+        ("-agent:clerk", {"good", "out"}),
+        ("reward<0.3", {"bad"}),
+        ("reward>=0.8", {"good"}),
+        ("reward:0.8,-0.5", {"good", "bad"}),
+        ("reward:none", {"plain", "out"}),
+        ("reward:any", {"good", "bad"}),
+        ("-reward<0.3", {"plain", "good", "out"}),
+        ("turns>5", {"bad"}),
+        ("tokens>=110", {"good"}),
+        ("has:error", {"bad"}),
+        ("has:reward -has:error", {"good"}),
+        ("has:tag", {"good"}),
+        ("has:group", {"bad"}),
+        ("has:side", {"out"}),
+        ("has:parent", {"good"}),
+        ("has:parent,group", {"good", "bad"}),
+        ("is:complete", {"good"}),
+        ("is:excluded", {"out"}),
+        ("version:2", {"good"}),
+        ("version>=1", {"good", "bad"}),
+        ("version:7", set()),
+        ("channel:val", {"good"}),
+        ("label:none", {"plain", "out"}),
+        ("label:any", {"good", "bad"}),
+        ("label:judge", {"good"}),
+        ('tag:"late refund"', {"good"}),
+        ('group:"g 1"', {"bad"}),
+        ("session:s1", {"good"}),
+        ("from:2026-11-01 to:2026-11-01", {"good"}),
+        ("from:2026-11-01T12:01 to:2026-11-01", set()),
+        ("from:36h", {"bad"}),
+        ("to:52w", {"out"}),
+        ("id:traj_x", set()),
+    ],
+)  # fmt: skip
+@pytest.mark.usefixtures("pool")
+def test_each_field_narrows(project: Project, q: str, titles: set[str]) -> None:
+    assert find(project, q) == titles
+
+
+def test_words_are_found_in_messages_and_answers(project: Project, say: Callable[..., Trajectory]) -> None:
+    say("I want a Refund for it, see /var/log/shop.log")
+    say("refund the late parcel")
+    say("nothing here", messages=[{"role": "system", "content": "refund"}, {"role": "user", "content": "parcel"}])
+    assert find(project, "refund") == {"I want a Refund for it, see /var/log/shop.log", "refund the late parcel"}
+    assert find(project, "refund parcel") == {"refund the late parcel"}
+    assert find(project, '"late parcel"') == {"refund the late parcel"}
+    assert find(project, '"refund parcel"') == set()
+    assert find(project, "parcel -refund") == {"nothing here"}
+    assert find(project, "/var/log/shop.log") == {"I want a Refund for it, see /var/log/shop.log"}
+
+
+def test_tool_calls_and_reasoning_are_searched(project: Project, agent: Agent) -> None:
+    answer = b'{"role":"assistant","content":null,"reasoning":"hmm","tool_calls":[{"function":{"name":"look_up","arguments":"{\\"q\\":\\"zebra\\"}"}}]}'  # noqa: E501
+    messages = [{"role": "user", "content": [{"type": "text", "text": "stripes"}, {"type": "image_url"}]}, "odd", None]
+    row = TrajectoryFactory.create(agent=agent, title="x")
+    keep_words([StepFactory.create(trajectory=row, answer=answer, messages=messages)])
+    for word in ("hmm", "look_up", "zebra", "stripes"):
+        assert find(project, word) == {"x"}
+
+
+def test_the_recorder_makes_words_searchable(project: Project, key: ApiKey) -> None:
+    ExchangeFactory.create(key=key, messages=[{"role": "user", "content": "a zebra \x00 \ud800"}])
+    fold_pending()
+    assert len(find(project, "zebra")) == 1
+
+
+def test_a_huge_message_is_searchable_to_its_end(project: Project, say: Callable[..., Trajectory]) -> None:
+    say(" ".join(f"w{number}" for number in range(PIECE // 4)) + " needle " + "x" * 200_000)
+    assert len(find(project, "needle")) == 1
+
+
+def test_it_pages_newest_first_and_hides_what_is_deleted_or_elsewhere(project: Project, agent: Agent) -> None:
+    rows = [TrajectoryFactory.create(agent=agent, has_error=True) for _ in range(4)]
+    Trajectory.objects.filter(pk=rows[2].pk).update(deleted_at=timezone.now())
+    TrajectoryFactory.create(has_error=True)
+    first = search(project=project, q="has:error", before=None, limit=2)
+    assert [row.pk for row in first.items] == [rows[3].pk, rows[1].pk]
+    rest = search(project=project, q="has:error", before=first.next_before, limit=2)
+    assert [row.pk for row in rest.items] == [rows[0].pk]
+
+
+def test_numbers_and_slugs_are_the_projects_own(project: Project, pool: None) -> None:
+    other = VersionFactory.create(number=5)
+    row = Trajectory.objects.get(title="plain")
+    keep_words([StepFactory.create(trajectory=row, version=other)])
+    assert find(project, "version:5") == set()
+
+
+def test_a_search_that_takes_too_long_says_what_helps() -> None:
+    with pytest.raises(TooSlow, match="narrow it"), patience(limit_ms=20), connection.cursor() as cursor:
+        cursor.execute("SELECT pg_sleep(2)")
+    with connection.cursor() as cursor:
+        cursor.execute("SHOW statement_timeout")
+        assert cursor.fetchone() == ("0",)
+
+
+def test_words_are_looked_up_in_their_index(project: Project) -> None:
+    with connection.cursor() as cursor:
+        cursor.execute("SET LOCAL enable_nestloop = off")
+        cursor.execute("SET LOCAL enable_seqscan = off")
+        cursor.execute("SET LOCAL enable_indexscan = off")
+    plan = find_matching(project=project, query=parse_query("zebra")).explain()
+    assert "trajectory_by_words" in plan
