@@ -61,9 +61,9 @@ def measure(port: int, lua: Path, *, in_flight: int, seconds: int) -> Load:
     return Load(per_s=float(found[1]), p50_ms=float(found[2]), p99_ms=float(found[3]), n_errors=int(found[4]))
 
 
-def measure_first_token_ms(port: int, *, headers: dict[str, str], n: int) -> float | None:
+def measure_first_token_ms(port: int, *, headers: dict[str, str], n: int, request_kb: int) -> float | None:
     """Return the median time until the first event of a streamed answer, one call at a time; None if it gives none."""
-    body = make_body(is_streamed=True, request_kb=1).encode()
+    body = make_body(is_streamed=True, request_kb=request_kb).encode()
     lines = [f"POST {PATH} HTTP/1.1", f"Host: 127.0.0.1:{port}", "Content-Type: application/json"]
     lines += [f"Content-Length: {len(body)}", *(f"{name}: {value}" for name, value in headers.items())]
     request = "\r\n".join([*lines, "", ""]).encode() + body

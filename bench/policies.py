@@ -17,7 +17,7 @@ from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 
-from bench.gateway import uvicorn
+from bench.gateway import door, uvicorn
 from bench.load import measure, measure_rss_mb, write_lua
 from bench.services import answers, running, start_services, wait_for
 
@@ -95,11 +95,10 @@ def run(options: argparse.Namespace, folder: Path, stack: ExitStack) -> None:
     env = start_services(folder, stack) | {"STUB_URL": f"http://127.0.0.1:{STUB}"}
     subprocess.run([sys.executable, "manage.py", "migrate", "-v0"], env=env, check=True)
     subprocess.run([sys.executable, "-m", "bench.policies", "--rows"], env=env, check=True)
-    guard = ("--http", "apps.gateway.guard:GuardedProtocol")
     pids = []
-    for app, port, flags in (("bench.gateway_parts:stub", STUB, ()), ("clawplatform.asgi:application", GATEWAY, guard)):
-        pids.append(stack.enter_context(running(*uvicorn(app, port, *flags), env=env, log=folder / f"{port}.log")))
-        wait_for(app, partial(answers, f"http://127.0.0.1:{port}/healthz"))
+    for command, port in ((uvicorn("bench.gateway_parts:stub", STUB), STUB), (door(GATEWAY), GATEWAY)):
+        pids.append(stack.enter_context(running(*command, env=env, log=folder / f"{port}.log")))
+        wait_for(str(port), partial(answers, f"http://127.0.0.1:{port}/healthz"))
     print("key               KB  in flight    req/s   p50 ms   p99 ms  fail")
     rows = measure_all(folder, seconds=options.seconds)
     flatness = measure_flatness(folder, pids[1], n_calls=options.calls)

@@ -5,8 +5,6 @@ The same for every dialect: the call's voice finds the words.
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, aclosing, asynccontextmanager
 from datetime import UTC, datetime
 
 import orjson
@@ -37,21 +35,18 @@ class _Answer:
         self.call = call
         self.send = send
 
-    @asynccontextmanager
-    async def ask(self) -> AsyncGenerator[Reply]:
-        """Hand back the engine's answer, as a block."""
-        async with AsyncExitStack() as stack:
-            try:
-                reply = await stack.enter_async_context(self._ask_once())
-            except EngineRefusedError as refusal:
-                if not self.call.lower_limit(refusal.body):
-                    raise
-                reply = await stack.enter_async_context(self._ask_once())
-            yield reply
+    async def ask(self) -> Reply:
+        """Return the engine's answer, a block."""
+        try:
+            return await self._ask_once()
+        except EngineRefusedError as refusal:
+            if not self.call.lower_limit(refusal.body):
+                raise
+            return await self._ask_once()
 
-    def _ask_once(self) -> AbstractAsyncContextManager[Reply]:
+    async def _ask_once(self) -> Reply:
         call = self.call
-        return self.desk.engines.ask(
+        return await self.desk.engines.ask(
             call.dialect.engine_path,
             call.engine_body,
             find_engines=lambda: self.desk.routes.snapshot.find_engines(call.version),
@@ -115,7 +110,7 @@ class WholeAnswer(_Answer):
     """One JSON object."""
 
     async def _fetch(self) -> None:
-        async with self.ask() as reply:
+        with await self.ask() as reply:
             self.call.engine = reply.engine
             self.call.first_token_at = datetime.now(UTC)
             try:
@@ -153,9 +148,7 @@ class StreamedAnswer(_Answer):
     async def _fetch(self) -> None:
         self.desk.keep_alive.add(self)
         try:
-            async with aclosing(self._events()) as events:
-                async for data in events:
-                    await self._write(data)
+            await self._pass_on()
         except EngineBrokenError as error:
             self._break_off(unavailable(str(error), code="engine_broken"), error)
         except EngineUnavailableError as error:
@@ -179,16 +172,16 @@ class StreamedAnswer(_Answer):
         await self.keep()
         await self._write(bytes(self._held), is_last=True)
 
-    async def _events(self) -> AsyncGenerator[bytes]:
-        """Yield what may leave at once; the answer's end gathers in `_held`. Raises EngineBrokenError."""
+    async def _pass_on(self) -> None:
+        """Send what may leave at once; the answer's end gathers in `_held`. Raises EngineBrokenError."""
         reader = EventReader()
-        async with self.ask() as reply:
+        with await self.ask() as reply:
             self.call.engine = reply.engine
             self.call.first_token_at = datetime.now(UTC)
             async for data in reply.chunks():
                 ready, fault = self._take_all(reader, data)
                 if ready:
-                    yield ready
+                    await self._write(ready)
                 if fault is not None:
                     raise fault
         if not self.call.capture.is_finished:
@@ -199,7 +192,8 @@ class StreamedAnswer(_Answer):
         """Record what one read brought; return what may leave, up to the first fault."""
         ready: list[bytes] = []
         try:
-            ready.extend(self._take(payload) for payload in reader.feed(data))
+            for payload in reader.feed(data):
+                ready.append(self._take(payload))  # noqa: PERF401 (what came before a fault is kept)
         except EngineBrokenError as error:
             return b"".join(ready), error
         except _NONSENSE as error:

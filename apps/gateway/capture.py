@@ -16,7 +16,7 @@ from apps.core.contracts.arrays import pack_ids, pack_logprobs
 from apps.gateway.token_check import COUNT, Expectations, Said, find_difference
 
 Json = dict[str, Any]
-_ENGINE_ONLY = ("prompt_text", "prompt_logprobs", "kv_transfer_params", "ec_transfer_params", "metrics")
+_ENGINE_ONLY = frozenset({"prompt_text", "prompt_logprobs", "kv_transfer_params", "ec_transfer_params", "metrics"})
 
 
 def new_call_id() -> str:
@@ -107,30 +107,26 @@ class AnswerCapture:
         self.usage: Json | None = None
         self.created = 0
         self.fingerprint: str | None = None
+        self._n_finished = 0
 
     @property
     def is_finished(self) -> bool:
         """Whether every choice has ended: what follows is usage and the end mark."""
-        return self.n_finished >= self.n_choices
-
-    @property
-    def n_finished(self) -> int:
-        return sum(choice.finish_reason is not None for choice in self.choices.values())
+        return self._n_finished >= self.n_choices
 
     def take_chunk(self, chunk: Json) -> bool:
         """Record a chunk of a stream and turn it into what the client gets; says whether it gets it at all."""
         self._take_head(chunk, kind="chat.completion.chunk")
         if "usage" in chunk and not self.wishes.usage:
             del chunk["usage"]
-        choices = chunk.get("choices") or []
         is_worth_sending = bool(chunk.get("usage"))
-        for choice in choices:
+        for choice in chunk.get("choices") or ():
             capture = self._choice(choice)
-            delta = choice.get("delta") or {}
-            _rename_reasoning(delta)
-            _take_texts(capture, delta)
-            for part in delta.get("tool_calls") or ():
-                _take_tool_call(capture, part)
+            delta = choice.get("delta")
+            if delta:
+                _take_said(capture, delta)
+                for part in delta.get("tool_calls") or ():
+                    _take_tool_call(capture, part)
             is_worth_sending |= self._take_tokens(capture, choice) or bool(delta)
         return is_worth_sending
 
@@ -140,13 +136,13 @@ class AnswerCapture:
         for choice in answer.get("choices") or []:
             capture = self._choice(choice)
             message = choice.get("message") or {}
-            _rename_reasoning(message)
-            _take_texts(capture, message)
+            _take_said(capture, message)
             for index, call in enumerate(message.get("tool_calls") or ()):
                 _take_tool_call(capture, call, index=index)
             self._take_tokens(capture, choice)
             if capture.finish_reason is None:  # a whole answer has ended; some agents ask for ever until they read it
-                capture.finish_reason = choice["finish_reason"] = "tool_calls" if capture.tool_calls else "stop"
+                choice["finish_reason"] = "tool_calls" if capture.tool_calls else "stop"
+                self._finish(capture, choice["finish_reason"])
             choice.pop("routed_experts", None)
 
     def render(self) -> Json:
@@ -205,16 +201,18 @@ class AnswerCapture:
             self.prompt_token_ids = prompt_ids
             if not self.wishes.token_ids:
                 del answer["prompt_token_ids"]
-        for name in _ENGINE_ONLY:
-            if name in answer and answer[name] is None:
-                del answer[name]
+        for name in [name for name in answer if name in _ENGINE_ONLY and answer[name] is None]:
+            del answer[name]
         answer["id"] = self.response_id
         answer["model"] = self.model
         answer["created"] = self.created
         answer.setdefault("object", kind)
 
     def _choice(self, choice: Json) -> ChoiceCapture:
-        return self.choices.setdefault(choice.get("index") or 0, ChoiceCapture())
+        index = choice.get("index") or 0
+        if (capture := self.choices.get(index)) is None:
+            capture = self.choices[index] = ChoiceCapture()
+        return capture
 
     def _take_tokens(self, capture: ChoiceCapture, choice: Json) -> bool:
         """Record ids, log-probs and the end; says whether the client wants to see any of it."""
@@ -225,17 +223,21 @@ class AnswerCapture:
                 del choice["token_ids"]
         logprobs = choice.get("logprobs")
         if logprobs is not None:
-            for item in logprobs.get("content") or ():
-                capture.logprobs.append(item["logprob"])
-                capture.tokens.append(str(item.get("token", "")))
+            sampled = logprobs.get("content") or ()
+            capture.logprobs += [item["logprob"] for item in sampled]
+            capture.tokens += [str(item.get("token", "")) for item in sampled]
             if not self.wishes.logprobs:
                 choice["logprobs"] = None
         finish_reason = choice.get("finish_reason")
         if finish_reason is not None:
-            capture.finish_reason = finish_reason
+            self._finish(capture, finish_reason)
             capture.stop_reason = choice.get("stop_reason")
         shown = (ids and self.wishes.token_ids) or (logprobs and self.wishes.logprobs)
         return finish_reason is not None or bool(shown)
+
+    def _finish(self, capture: ChoiceCapture, reason: str) -> None:
+        self._n_finished += capture.finish_reason is None
+        capture.finish_reason = reason
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,7 +250,12 @@ class PackedTokens:
     is_exact: bool
 
 
-def _take_texts(capture: ChoiceCapture, said: Json) -> None:
+def _take_said(capture: ChoiceCapture, said: Json) -> None:
+    """Record texts. Of reasoning vLLM says `reasoning`; agents read `reasoning_content`."""
+    if "reasoning" in said:
+        thought = said.pop("reasoning")
+        if thought is not None:
+            said.setdefault("reasoning_content", thought)
     if content := said.get("content"):
         capture.content.append(content if isinstance(content, str) else "".join(part["text"] for part in content))
     if text := said.get("reasoning_content"):
@@ -275,11 +282,3 @@ def _take_tool_call(capture: ChoiceCapture, part: Json, *, index: int | None = N
         if not isinstance(arguments, str):  # some servers send them parsed
             arguments = function["arguments"] = orjson.dumps(arguments).decode()
         call.arguments.append(arguments)
-
-
-def _rename_reasoning(message: Json) -> None:
-    """vLLM says `reasoning`; agents read `reasoning_content`."""
-    if "reasoning" in message:
-        text = message.pop("reasoning")
-        if text is not None:
-            message.setdefault("reasoning_content", text)

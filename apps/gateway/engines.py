@@ -8,8 +8,9 @@ import asyncio
 import re
 import time
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from types import TracebackType
+from typing import Self
 
 import aiohttp
 import structlog
@@ -57,13 +58,29 @@ class _PassingFaultError(Exception):
         self.retry_after_s = retry_after_s
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class Reply:
-    """An answer that has begun: its first bytes are here. Without streaming they are all."""
+    """An answer that has begun, as a block: its first bytes are here. Without streaming they are all.
+
+    Leaving the block early ends the call on the engine too.
+    """
 
     engine: EngineRoute
     first: bytes
     response: aiohttp.ClientResponse
+    gate: EngineGate
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if self.response.content.at_eof():
+            self.response.release()
+        else:
+            self.response.close()
+        self.gate.leave(self.engine)
 
     async def chunks(self) -> AsyncIterator[bytes]:
         """Yield the bytes as they come; raises EngineBrokenError when the connection breaks."""
@@ -91,7 +108,6 @@ class Engines:
         self.gate.close()
         await self._session.close()
 
-    @asynccontextmanager
     async def ask(
         self,
         path: str,
@@ -102,25 +118,15 @@ class Engines:
         session: str = "",
         project_id: str = "",
         version_id: str = "",
-    ) -> AsyncIterator[Reply]:
-        """Send the request to one of the engines that `find_engines` names now, and hand back what has begun.
+    ) -> Reply:
+        """Send the request to one of the engines that `find_engines` names now; return what has begun, a block.
 
         Calls of one `session` go to the same engine while it can take them, others to the least busy. While none can,
-        the call waits in a line in which projects take turns. Leaving the block early ends the call on the engine too.
+        the call waits in a line in which projects take turns.
         Raises EngineRefusedError and EngineUnavailableError (EnginesBusyError among them).
         """
         session = f"{project_id}/{session}" if session else ""
         wanted = Wanted(find_engines=find_engines, session=session, project_id=project_id, version_id=version_id)
-        engine, response, first = await self._ask_until_taken(path, body, wanted, is_streamed=is_streamed)
-        try:
-            yield Reply(engine, first, response)
-        finally:
-            response.close() if not response.content.at_eof() else response.release()
-            self.gate.leave(engine)
-
-    async def _ask_until_taken(
-        self, path: str, body: bytes, wanted: Wanted, *, is_streamed: bool
-    ) -> tuple[EngineRoute, aiohttp.ClientResponse, bytes]:
         retries = _Retries(give_up_at=time.monotonic() + settings.CLAW.engine_wait_s)
         tried: set[str] = set()
         engine: EngineRoute | None = await self.gate.enter(wanted, until=retries.give_up_at)
@@ -131,14 +137,12 @@ class Engines:
                 engine = await self.gate.enter(wanted, until=retries.give_up_at, is_again=True)
             tried.add(engine.id)
             try:
-                return engine, *await self._try(engine, path, body, is_streamed=is_streamed)
+                return await self._try(engine, path, body, is_streamed=is_streamed)
             except _PassingFaultError as fault:
                 retries.note(fault, engine=engine)
             engine = self.gate.take(wanted, avoid=tried)
 
-    async def _try(
-        self, engine: EngineRoute, path: str, body: bytes, *, is_streamed: bool
-    ) -> tuple[aiohttp.ClientResponse, bytes]:
+    async def _try(self, engine: EngineRoute, path: str, body: bytes, *, is_streamed: bool) -> Reply:
         """Return what has begun, the engine still counted as busy; whatever is raised, it is not."""
         response: aiohttp.ClientResponse | None = None
         try:
@@ -159,7 +163,7 @@ class Engines:
             if isinstance(error, aiohttp.ClientError | TimeoutError | OSError):
                 raise _PassingFaultError(_words(error)) from error
             raise
-        return response, first
+        return Reply(engine, first, response, self.gate)
 
     def _note_failure(self, engine: EngineRoute, error: BaseException) -> None:
         if isinstance(error, _UNREACHED):

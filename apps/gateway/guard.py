@@ -41,16 +41,16 @@ class GuardedProtocol(HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
-        if self._is_in_head:
+        if self._is_in_head:  # most heads come whole and need no clock
             self._n_head_bytes += len(data)
+            if self._head_clock is None:
+                self._head_clock = self.loop.call_later(HEAD_S, self._end_head)
             if self._n_head_bytes > MAX_HEAD_BYTES and not self.transport.is_closing():
                 self._refuse(_TOO_LARGE, reason="head too large")
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
         self._is_in_head = True
-        if self._head_clock is None:
-            self._head_clock = self.loop.call_later(HEAD_S, self._end_head)
 
     def on_headers_complete(self) -> None:
         self._is_in_head = False

@@ -24,7 +24,9 @@ def find_gateway_scope(scope: Scope) -> Scope | None:
     if path == "/":
         return scope if scope["method"] == "HEAD" else None  # a person's browser asks by GET
     inner = find_inner_path(path)
-    return None if inner is None else _move(scope, inner)
+    if inner is None:
+        return None
+    return scope if inner == path else _move(scope, inner)
 
 
 def find_inner_path(path: str) -> str | None:

@@ -30,7 +30,7 @@ async def fetch_embeddings(desk: Desk, key: KeyRoute, request: EmbeddingsRequest
         raise _not_served(request.model)
     body = orjson.dumps({**request.engine_body, "model": version.engine_name})
     try:
-        async with desk.engines.ask(
+        with await desk.engines.ask(
             PATH,
             body,
             find_engines=lambda: desk.routes.snapshot.find_engines(version),

@@ -37,7 +37,7 @@ async def count_tokens(raw: bytes, *, desk: Desk, key: KeyRoute) -> Json:
 
 
 async def _ask(body: bytes, *, desk: Desk, key: KeyRoute, version: VersionRoute) -> bytes:
-    async with desk.engines.ask(
+    with await desk.engines.ask(
         _PATH,
         body,
         find_engines=lambda: desk.routes.snapshot.find_engines(version),

@@ -58,7 +58,7 @@ async def call(engines: Engines, *routes: EngineRoute, session: str = "", body: 
     asking = engines.ask(
         PATH, body, find_engines=lambda: list(routes), is_streamed=body is STREAMED, session=session, project_id=project
     )
-    async with asking as reply:
+    with await asking as reply:
         assert b"".join([data async for data in reply.chunks()])
         return reply.engine.id
 
@@ -182,7 +182,7 @@ async def test_a_call_that_waits_in_vain_is_told_so(engines: Engines, fakes: lis
 async def test_leaving_early_ends_the_call_on_the_engine(engines: Engines, fakes: list[FakeEngine]) -> None:
     fakes[0].script.pieces, fakes[0].script.pause_s = ["x"] * 200, 0.02
     find = [route(fakes[0])]
-    async with engines.ask(PATH, STREAMED, find_engines=lambda: find, is_streamed=True) as reply:
+    with await engines.ask(PATH, STREAMED, find_engines=lambda: find, is_streamed=True) as reply:
         assert reply.first
     await asyncio.to_thread(wait_until, lambda: fakes[0].calls[0].is_cancelled)
     assert engines.gate.n_in_flight == 0
