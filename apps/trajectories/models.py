@@ -251,4 +251,5 @@ class Tools(models.Model):
 
 from apps.trajectories import unassigned as _unassigned  # noqa: E402, F401 (Django looks for tables here)
 from apps.trajectories.bulk import models as _bulk  # noqa: E402, F401
+from apps.trajectories.datasets import models as _datasets  # noqa: E402, F401
 from apps.trajectories.search import models as _search  # noqa: E402, F401

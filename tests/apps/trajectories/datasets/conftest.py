@@ -1,0 +1,45 @@
+"""A dataset of the project, and trajectories to put into it."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from django.utils import timezone
+
+from apps.accounts.access import Caller
+from apps.accounts.models import Agent, Project, User
+from apps.trajectories.datasets.models import Dataset
+from apps.trajectories.models import Trajectory, TrajectoryState
+from tests.factories.datasets import DatasetFactory
+from tests.factories.trajectories import StepFactory, TrajectoryFactory
+
+AddTrajectory = Callable[..., Trajectory]
+
+
+@pytest.fixture
+def caller(owner: User) -> Caller:
+    return Caller(user=owner)
+
+
+@pytest.fixture
+def dataset(project: Project) -> Dataset:
+    return DatasetFactory.create(project=project, name="Refunds")
+
+
+@pytest.fixture
+def add_trajectory(agent: Agent) -> AddTrajectory:
+    """Return a function that adds a complete trajectory of one step; `step` holds the step's own fields."""
+
+    def add(*, step: dict[str, Any] | None = None, **fields: Any) -> Trajectory:
+        sums = {"n_steps": 1, "n_prompt_tokens": 3, "n_completion_tokens": 2}
+        state = {"state": TrajectoryState.COMPLETE, "completed_at": timezone.now(), "title": "Where is my parcel?"}
+        row = TrajectoryFactory.create(agent=agent, **{**sums, **state, **fields})
+        StepFactory.create(trajectory=row, index=0, **(step or {}))
+        return row
+
+    return add
+
+
+@pytest.fixture
+def trajectory(add_trajectory: AddTrajectory) -> Trajectory:
+    return add_trajectory(reward=0.5)
