@@ -2,12 +2,9 @@
 
 from django.urls import include, path
 
-from apps.trajectories.api import view_views, views
+from apps.trajectories.api import views
 
 urlpatterns = [
-    path("views", view_views.SavedViewsView.as_view(), name="api-views"),
-    path("views/<str:view_id>", view_views.SavedViewView.as_view(), name="api-view"),
-    path("views/<str:view_id>/restore", view_views.SavedViewRestoreView.as_view(), name="api-view-restore"),
     path("trajectories", views.TrajectoriesView.as_view(), name="api-trajectories"),
     path("trajectories/<str:trajectory_id>", views.TrajectoryView.as_view(), name="api-trajectory"),
     path("trajectories/<str:trajectory_id>/complete", views.CompleteView.as_view(), name="api-complete"),
