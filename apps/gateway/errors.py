@@ -7,6 +7,9 @@ import orjson
 from starlette.responses import Response
 
 RETRY_AFTER_S = 5
+RETRY_HEADER = "x-should-retry"  # OpenAI's and Anthropic's packages obey it; by themselves they try a 409 again
+_PASSING = frozenset({408, 429, 503})
+_LASTING = frozenset({"engine_misconfigured", "insufficient_quota"})  # codes: a person has to act, or a day to pass
 
 
 class ApiError(Exception):
@@ -74,10 +77,18 @@ def name_request(request_id: str) -> dict[str, str]:
     return {"x-request-id": request_id, "request-id": request_id}
 
 
+def advise_retry(error: ApiError) -> dict[str, str]:
+    """Return the header that says whether the same request may work in a moment; none where nobody knows."""
+    if error.status < 500 or error.status == 501 or error.status in _PASSING:
+        is_passing = error.status in _PASSING and error.code not in _LASTING
+        return {RETRY_HEADER: "true" if is_passing else "false"}
+    return {}
+
+
 def render_error(
     error: ApiError, *, request_id: str = "", render_body: Callable[[ApiError], dict[str, Any]] = render_openai
 ) -> Response:
     """Return the HTTP answer for an error, in the shape that `render_body` gives it."""
     error.request_id = request_id or error.request_id
-    headers = error.headers | (name_request(request_id) if request_id else {})
+    headers = error.headers | advise_retry(error) | (name_request(request_id) if request_id else {})
     return Response(orjson.dumps(render_body(error)), error.status, headers, "application/json")

@@ -180,7 +180,6 @@ def _refusal(scope: ScopeLimits, what: str, *, wait_ms: int, headers: dict[str, 
             f"You exceeded the quota of this {scope.kind}: {words[what]} (UTC). It is renewed at midnight UTC; an "
             "owner of the team can raise it."
         )
-        headers["x-should-retry"] = "false"  # the SDKs would try again within seconds
         return ApiError(message, status=429, code="insufficient_quota", kind="insufficient_quota", headers=headers)
     message = f"Rate limit reached for this {scope.kind}: {words[what]}. Try again in {format_duration(wait_ms)}."
     headers["retry-after-ms"] = str(wait_ms)
