@@ -36,13 +36,16 @@ class _Answer:
         self.send = send
 
     async def ask(self) -> Reply:
-        """Return the engine's answer, a block."""
-        try:
-            return await self._ask_once()
-        except EngineRefusedError as refusal:
-            if not self.call.lower_limit(refusal.body):
-                raise
-            return await self._ask_once()
+        """Return the engine's answer, to be left."""
+        while True:
+            try:
+                reply = await self._ask_once()
+            except EngineRefusedError as refusal:
+                if not self.call.mend(refusal.status, refusal.body):
+                    raise
+            else:
+                self.call.prompt.note_taken()
+                return reply
 
     async def _ask_once(self) -> Reply:
         call = self.call

@@ -19,6 +19,7 @@ from apps.gateway.dialect import Dialect, Json, ModelRequest, Voice
 from apps.gateway.errors import ApiError, bad_request, name_request
 from apps.gateway.limit_headers import LimitState
 from apps.gateway.limits import estimate_tokens
+from apps.gateway.prompt_form import KnownForms, Prompt
 from apps.gateway.provider_form import make_provider_body
 from apps.gateway.routes import EngineRoute, KeyRoute, VersionRoute
 from apps.gateway.sessions import clean, kept_headers
@@ -26,6 +27,7 @@ from apps.gateway.sessions import clean, kept_headers
 log = structlog.get_logger(__name__)
 
 LONGEST_ERROR = 2000
+MOST_TOLD = 10  # names in a header
 _LIMITS = ("max_tokens", "max_completion_tokens")
 _LIMIT_TOO_HIGH = re.compile(rb"tokens=\d+ cannot be greater than max_model_len=(\d+)")
 NOT_SAMPLING = frozenset({"messages", "prompt", "model", "tools", "stream", "stream_options", "return_token_ids"})
@@ -50,6 +52,7 @@ class ModelCall:
     affinity: str  # what all calls of the session share
     trajectory_id: str
     may_train: bool = True
+    forms: KnownForms = field(default_factory=KnownForms)
     limits: LimitState = field(default_factory=LimitState)
     engine: EngineRoute | None = None
     first_token_at: datetime | None = None
@@ -62,12 +65,16 @@ class ModelCall:
     voice: Voice = field(init=False)
     sampling: Json = field(init=False)
     engine_body: bytes = field(init=False)
+    prompt: Prompt = field(init=False)
 
     def __post_init__(self) -> None:
         mark = UNCAPTURED if self.key.capture is not None and self.key.capture.is_off else ""
         response_id = f"{self.dialect.id_prefix}{mark}{self.exchange_id.partition('_')[2]}"
         self.capture, self.voice = self.dialect.open_answer(self.request, response_id=response_id)
         body, dropped = build_engine_body(self.request, self.dialect.exact_fields, version=self.version)
+        self.prompt = Prompt(body.get("messages") or [], known=self.forms, template=self.version.template)
+        if self.prompt.messages:
+            body["messages"] = self.prompt.messages
         try:
             self.engine_body = orjson.dumps(body)
         except orjson.JSONEncodeError as error:  # it reads deeper than it writes
@@ -75,8 +82,20 @@ class ModelCall:
         self.sampling = {name: value for name, value in body.items() if name not in NOT_SAMPLING}
         if dropped := self.request.dropped | dropped:
             self.sampling["dropped"] = dropped
+        if self.prompt.mended:
+            self.sampling["mended"] = self.prompt.mended
 
-    def lower_limit(self, refusal: bytes) -> bool:
+    def mend(self, status: int, refusal: bytes) -> bool:
+        """Change what the engine is asked so that it may take it; says whether there was anything to change."""
+        if self._lower_limit(refusal):
+            return True
+        if not self.prompt.make_stricter(status, refusal):
+            return False
+        self.engine_body = orjson.dumps(orjson.loads(self.engine_body) | {"messages": self.prompt.messages})
+        self.sampling["mended"] = self.prompt.mended
+        return True
+
+    def _lower_limit(self, refusal: bytes) -> bool:
         """Ask for no more tokens than the engine's whole context; says whether that is what it refused.
 
         No answer could have been longer, so the client gets what it asked for: agents send one limit to all models.
@@ -97,6 +116,8 @@ class ModelCall:
         headers |= self.limits.headers(self.dialect.name)
         if "dropped" in self.sampling:
             headers["x-claw-dropped"] = ", ".join(self.sampling["dropped"])
+        if "mended" in self.sampling:
+            headers["x-claw-mended"] = ", ".join(list(self.sampling["mended"])[:MOST_TOLD])
         return headers
 
     def estimate_tokens(self) -> int:

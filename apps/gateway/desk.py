@@ -14,6 +14,7 @@ from apps.gateway.errors import bad_key, unavailable
 from apps.gateway.keep_alive import KeepAlive
 from apps.gateway.limits import Limiter
 from apps.gateway.passed_calls import PassedCallCounter
+from apps.gateway.prompt_form import KnownForms
 from apps.gateway.replay import replay_forever
 from apps.gateway.routes import KeyRoute, RouteBook
 from apps.gateway.spool import Spool
@@ -24,7 +25,7 @@ log = structlog.get_logger(__name__)
 
 
 class Desk:
-    """Routes, engines, limits, the writer with its spool, the gate to trajectories, the breath for silent streams.
+    """Routes, engines and their templates' forms, limits, writer and spool, the gate to trajectories, keep-alive.
 
     Made inside the running event loop.
     """
@@ -38,6 +39,7 @@ class Desk:
         self.writer = ExchangeWriter(self.spool)
         self.trajectories = TrajectoryGate()
         self.keep_alive = KeepAlive()
+        self.prompt_forms = KnownForms()
         self._replay: asyncio.Task[None] | None = None
 
     async def start(self) -> None:

@@ -73,6 +73,7 @@ class ModelEndpoint:
             affinity=affinity,
             trajectory_id=trajectory_id,
             may_train=may_train(headers),
+            forms=self.desk.prompt_forms,
         )
 
 

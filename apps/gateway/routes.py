@@ -72,6 +72,11 @@ class VersionRoute:
     created: int
     is_text_only: bool = False  # a provider's model: it tells no token ids, and refuses vLLM's own fields
 
+    @property
+    def template(self) -> str:
+        """What names the chat template that renders its prompts: each base model, and each teacher, has one."""
+        return self.base_model or self.id
+
 
 @dataclass(frozen=True, slots=True)
 class EngineRoute:

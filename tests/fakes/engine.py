@@ -14,7 +14,7 @@ from typing import Any, Self
 
 from aiohttp import web
 
-from tests.fakes.engine_forms import count_prompts, embed, render_completion
+from tests.fakes.engine_forms import count_prompts, embed, find_template_fault, render_completion
 
 Json = dict[str, Any]
 END_TOKEN = 2
@@ -68,6 +68,7 @@ class Script:
     split_at: int = 0  # cut the stream into writes of this many bytes
     max_prompt_chars: int = 20_000
     max_model_len: int | None = None  # a `max_tokens` above it is refused
+    template: str = ""  # what its chat template insists on; see `engine_forms.find_template_fault`
 
 
 class FakeEngine:
@@ -131,6 +132,8 @@ class FakeEngine:
         body = await request.json()
         if self.script.failures:
             return _error("overloaded", status=int(self.script.failures.pop(0)))
+        if fault := find_template_fault(body["messages"], self.script.template):
+            return _error(fault)
         self.counted.append(body)
         n_tokens = 10 * len(body["messages"]) + 100 * len(body.get("tools") or ())
         return web.json_response({"count": n_tokens, "max_model_len": 2048, "tokens": [7] * n_tokens})
@@ -167,18 +170,8 @@ class FakeEngine:
                 request.transport.abort()
                 return web.Response()
             return _error("overloaded", status=int(failure))
-        n_chars = sum(len(str(message.get("content"))) for message in body.get("messages", ()))
-        n_chars += len(str(body.get("prompt", "")))
-        if n_chars > self.script.max_prompt_chars:
-            return _error(
-                "This model's maximum context length is 2048 tokens. However, your prompt contains at least 2049 input "
-                "tokens.",
-                param="input_tokens",
-            )
-        limit, longest = body.get("max_tokens") or 0, self.script.max_model_len
-        if longest is not None and limit > longest:
-            message = f"max_tokens={limit} cannot be greater than max_model_len={longest}. Please request fewer output "
-            return _error(f"{message}tokens.", param="max_tokens")
+        if refusal := self._find_refusal(body):
+            return refusal
         call = self._sample(body, dict(request.headers))
         call.peer_port = request.get_extra_info("peername")[1]
         self.calls.append(call)
@@ -191,6 +184,24 @@ class FakeEngine:
         except (asyncio.CancelledError, ConnectionError):
             call.is_cancelled = True
             raise
+
+    def _find_refusal(self, body: Json) -> web.Response | None:
+        """Return what vLLM says of a request that is too long or that its chat template cannot render."""
+        n_chars = sum(len(str(message.get("content"))) for message in body.get("messages", ()))
+        n_chars += len(str(body.get("prompt", "")))
+        if n_chars > self.script.max_prompt_chars:
+            return _error(
+                "This model's maximum context length is 2048 tokens. However, your prompt contains at least 2049 input "
+                "tokens.",
+                param="input_tokens",
+            )
+        if fault := find_template_fault(body.get("messages", ()), self.script.template):
+            return _error(fault)
+        limit, longest = body.get("max_tokens") or 0, self.script.max_model_len
+        if longest is not None and limit > longest:
+            message = f"max_tokens={limit} cannot be greater than max_model_len={longest}. Please request fewer output "
+            return _error(f"{message}tokens.", param="max_tokens")
+        return None
 
     def _sample(self, body: Json, headers: dict[str, str]) -> EngineCall:
         pieces = self.script.pieces

@@ -1,7 +1,10 @@
-"""The fake engine's other endpoints: chat answers in the form of /v1/completions, and made-up embeddings."""
+"""The fake engine's other sides: answers in the form of /v1/completions, embeddings, refusals of a chat template."""
 
 import base64
+import json
 import struct
+from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any, Protocol
 
 Json = dict[str, Any]
@@ -69,3 +72,30 @@ def embed(body: Json, *, n_dimensions: int, speaks_base64: bool) -> Json:
 
 def _encode(vector: list[float]) -> str:
     return base64.b64encode(struct.pack(f"<{len(vector)}f", *vector)).decode()
+
+
+def find_template_fault(messages: Sequence[Json], template: str) -> str:
+    """Return what vLLM says when a chat template cannot render these messages, "" when it can.
+
+    Every template needs the arguments of calls as objects. `template`: "" takes all roles anywhere; "system first",
+    "turns" (as Gemma 3) and "no system" (as Gemma 1) each insist on more than the one before; "none" takes nothing.
+    """
+    for message in messages:
+        for call in message.get("tool_calls") or ():
+            try:
+                is_object = isinstance(json.loads(call["function"]["arguments"]), dict)
+            except json.JSONDecodeError as error:
+                return str(error)
+            if not is_object:
+                return "Can only get item pairs from a mapping."
+    roles = ["system" if message["role"] == "developer" else message["role"] for message in messages]
+    if template == "no system" and "system" in roles:
+        return "System role not supported"
+    if template and "system" in roles[1:]:
+        return "System message must be at the beginning."
+    is_turning = template != "none" and all(
+        first != second or first not in ("user", "assistant") for first, second in pairwise(roles)
+    )
+    if template in ("turns", "no system", "none") and not is_turning:
+        return "Conversation roles must alternate user/assistant/user/assistant/..."
+    return ""

@@ -10,8 +10,9 @@ from apps.gateway.desk import Desk
 from apps.gateway.dialect import Json
 from apps.gateway.endpoint import find_version
 from apps.gateway.engines import EngineBrokenError, EngineRefusedError, EngineUnavailableError
-from apps.gateway.errors import bad_request, unavailable
+from apps.gateway.errors import ApiError, bad_request, unavailable
 from apps.gateway.messages.shapes import read_count_request
+from apps.gateway.prompt_form import Prompt
 from apps.gateway.routes import KeyRoute, VersionRoute
 
 _PATH = "/tokenize"
@@ -21,12 +22,10 @@ async def count_tokens(raw: bytes, *, desk: Desk, key: KeyRoute) -> Json:
     """Return how many tokens the request's prompt has; raises ApiError (400, 404, 503)."""
     model, prompt = read_count_request(raw)
     version = await find_version(desk, key, model)
+    if version.is_text_only:
+        raise _not_counted(model)
     try:
-        body = orjson.dumps(make_tokenize_body(prompt, engine_name=version.engine_name))
-    except orjson.JSONEncodeError as error:  # it reads deeper than it writes
-        raise bad_request("The body is nested too deeply.", code="invalid_json") from error
-    try:
-        answer = await _ask(body, desk=desk, key=key, version=version)
+        answer = await _ask(prompt, desk=desk, key=key, version=version)
         return {"input_tokens": int(orjson.loads(answer)["count"])}
     except EngineRefusedError as refusal:
         raise read_refusal(refusal.status, refusal.body) from refusal
@@ -36,7 +35,22 @@ async def count_tokens(raw: bytes, *, desk: Desk, key: KeyRoute) -> Json:
         raise unavailable("The engine's count makes no sense.", code="engine_broken") from error
 
 
-async def _ask(body: bytes, *, desk: Desk, key: KeyRoute, version: VersionRoute) -> bytes:
+async def _ask(prompt: Json, *, desk: Desk, key: KeyRoute, version: VersionRoute) -> bytes:
+    """Return the engine's answer, the messages in the form that its chat template takes."""
+    fitted = Prompt(prompt["messages"], known=desk.prompt_forms, template=version.template)
+    while True:
+        body = _dump_body(prompt | {"messages": fitted.messages}, engine_name=version.engine_name)
+        try:
+            answer = await _ask_once(body, desk=desk, key=key, version=version)
+        except EngineRefusedError as refusal:
+            if not fitted.make_stricter(refusal.status, refusal.body):
+                raise
+        else:
+            fitted.note_taken()
+            return answer
+
+
+async def _ask_once(body: bytes, *, desk: Desk, key: KeyRoute, version: VersionRoute) -> bytes:
     with await desk.engines.ask(
         _PATH,
         body,
@@ -46,6 +60,18 @@ async def _ask(body: bytes, *, desk: Desk, key: KeyRoute, version: VersionRoute)
         version_id=version.id,
     ) as reply:
         return reply.first
+
+
+def _dump_body(prompt: Json, *, engine_name: str) -> bytes:
+    try:
+        return orjson.dumps(make_tokenize_body(prompt, engine_name=engine_name))
+    except orjson.JSONEncodeError as error:  # it reads deeper than it writes
+        raise bad_request("The body is nested too deeply.", code="invalid_json") from error
+
+
+def _not_counted(model: str) -> ApiError:
+    message = f"`{model[:200]}` is a provider's model, and providers do not count tokens: count with another model."
+    return ApiError(message, status=404, code="tokens_not_counted", param="model")
 
 
 def make_tokenize_body(prompt: Json, *, engine_name: str) -> Json:

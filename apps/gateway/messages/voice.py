@@ -12,8 +12,8 @@ from apps.gateway.capture import AnswerCapture, ChoiceCapture
 from apps.gateway.dialect import Json
 from apps.gateway.errors import ApiError
 from apps.gateway.messages.errors import render_anthropic
+from apps.gateway.prompt_form import UNPARSED
 
-_UNPARSED = "unparsed_arguments"  # holds what the model wrote where it should have written an object
 _THINKING, _TEXT = ("thinking", 0), ("text", 0)
 
 
@@ -175,7 +175,7 @@ def _parse_arguments(text: str) -> Json:
         orjson.dumps([[[[value]]]])  # it reads deeper than it writes
     except (orjson.JSONDecodeError, orjson.JSONEncodeError):
         value = None
-    return value if isinstance(value, dict) else {_UNPARSED: text}
+    return value if isinstance(value, dict) else {UNPARSED: text}
 
 
 def _event(kind: str, **fields: object) -> bytes:

@@ -5,8 +5,10 @@ from typing import Any
 import httpx
 import pytest
 
+from apps.accounts.models import ApiKey
 from apps.trajectories.models import Exchange
 from tests.apps.gateway.messages_client import COUNT_PATH, PATH, WEATHER, ask
+from tests.factories.registry import ProviderFactory, TeacherFactory
 from tests.fakes.engine import FakeEngine
 
 
@@ -81,3 +83,15 @@ def test_an_engines_refusal_is_passed_on(http: httpx.Client, engine: FakeEngine)
 
     assert response.status_code == 422
     assert response.json()["error"] == {"type": "invalid_request_error", "message": "overloaded"}
+
+
+def test_a_providers_tokens_are_not_counted(http: httpx.Client, key: ApiKey, engine: FakeEngine) -> None:
+    provider = ProviderFactory.create(project=key.agent.project, base_url=f"{engine.url}/v1")
+    TeacherFactory.create(engine=provider, name="big-one")
+
+    response = http.post(COUNT_PATH, json=ask(model="big-one"))
+
+    assert response.status_code == 404
+    assert response.json()["error"]["type"] == "not_found_error"
+    assert "big-one" in response.json()["error"]["message"]
+    assert engine.counted == []
