@@ -24,9 +24,9 @@ demo:  ## set up, close the loop once on the real model, print what improved (KE
 stop:  ## stop the platform that runs in this folder (what KEEP=1 left, or another terminal's)
 	@$(WEB) manage.py down
 
-test:  ## set up, run the tests (ARGS="tests/apps/gateway -x" passes arguments on)
+test:  ## set up, run the tests in two processes (ARGS="tests/apps/gateway -x" passes arguments on; "-n 0": in one)
 	@$(PYTHON) setup/bootstrap.py all
-	@exec $(WEB) -m pytest $(ARGS)
+	@exec $(WEB) -m pytest -n 2 $(ARGS)
 
 check: fmt-check  ## set up the tools; check format, lint, types, imports and migrations
 	@$(WEB) -m ruff check .

@@ -1,13 +1,15 @@
 """Fixtures of all tests: one team (owner, mate, viewer), one stranger with a team of their own, keys and clients."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
-from django.test import Client
+from django.test import Client, TransactionTestCase
 from pytest_django.fixtures import Settings
+from pytest_django.plugin import DjangoDbBlocker
 from rest_framework.test import APIClient
 
 from apps.accounts.models import Agent, ApiKey, Project, Role, Scope, Team, User
+from tests.database import empty_tables, end_other_connections
 from tests.factories.accounts import (
     AgentFactory,
     ApiKeyFactory,
@@ -20,6 +22,16 @@ from tests.factories.accounts import (
 SECRET = "claw-test-of-the-agent"
 MANAGE_SECRET = "claw-test-of-the-manager"
 OTHER_SECRET = "claw-test-of-the-other-team"
+
+
+@pytest.fixture(scope="session")
+def django_db_setup(django_db_setup: None, django_db_blocker: DjangoDbBlocker) -> Iterator[None]:
+    """Have the database emptied quickly between tests, and dropped whoever still holds it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(TransactionTestCase, "_fixture_teardown", lambda _case: empty_tables())
+        yield
+    with django_db_blocker.unblock():
+        end_other_connections()
 
 
 @pytest.fixture(autouse=True)

@@ -1,11 +1,27 @@
-"""Starts the test run's servers before anything reads Django's settings; loaded by `-p tests.plugin`."""
+"""Starts the test run's servers before anything reads Django's settings, and says which tests may go side by side.
 
-import secrets
+Loaded by `-p tests.plugin`. Each worker of `-n` has a Postgres, a Valkey and a data folder of its own.
+"""
+
+import os
+import random
+import re
 from collections.abc import Generator
 
 import pytest
+from xdist.scheduler import LoadScopeScheduling
 
 from tests.services import Services
+
+CHANCE = re.compile(r"(?<=_)[0-9a-hjkmnp-tv-z]{26}")  # of `apps.core.ids`
+HEAVY = (  # real engines, trainers, browsers, and a world of servers that are killed
+    "tests/e2e/",
+    "tests/worker/engine/test_real_engine.py",
+    "tests/worker/trainer/test_real_trainer.py",
+    "tests/worker/test_in_ml_environment.py",
+    "tests/chaos/",
+    "tests/browser/",
+)
 
 _services = pytest.StashKey[Services]()
 
@@ -13,14 +29,40 @@ _services = pytest.StashKey[Services]()
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_load_initial_conftests(early_config: pytest.Config) -> Generator[None, None, None]:
     """Wrap the hook, since pytest-django reads the settings inside it."""
-    early_config.stash[_services] = Services.start()
+    has_workers = early_config.known_args_namespace.numprocesses and "PYTEST_XDIST_WORKER" not in os.environ
+    early_config.stash[_services] = Services.start(has_servers=not has_workers)
     return (yield)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Take the options of `tests/chaos`, which is no place for them: its conftest is read after the command line."""
     parser.addoption("--chaos-rounds", type=int, default=1, help="how often each drill of tests/chaos does its harm")
-    parser.addoption("--chaos-seed", type=int, default=secrets.randbelow(10**6), help="repeats the moments of a drill")
+    seed = random.Random(os.environ.get("PYTEST_XDIST_TESTRUNUID")).randrange(10**6)  # the same in each worker
+    parser.addoption("--chaos-seed", type=int, default=seed, help="repeats the moments of a drill")
+
+
+def pytest_make_parametrize_id(val: object) -> str | None:
+    """Leave what chance made out of a test's name: each worker collects the tests by itself, and names must agree."""
+    return CHANCE.sub("", val) if isinstance(val, str) and CHANCE.search(val) else None
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Have what loads the machine go first: a worker that is done with it helps with the rest."""
+    items.sort(key=lambda item: not item.nodeid.startswith(HEAVY))
+
+
+class Scheduling(LoadScopeScheduling):  # type: ignore[misc]  # xdist tells no types
+    """Gives a file's tests to one worker, and all that load the machine to one worker too, one after the other."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return "heavy" if nodeid.startswith(HEAVY) else nodeid.partition("::")[0]
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> Scheduling:
+    """Have `-n` take the files in the order of collection."""
+    config.option.loadscopereorder = False
+    return Scheduling(config, log)
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:

@@ -25,16 +25,19 @@ class Services:
     servers: list[subprocess.Popen[bytes]] = field(default_factory=list)
 
     @classmethod
-    def start(cls) -> "Services":
-        """Start what the environment does not name, and write the addresses into the environment."""
+    def start(cls, *, has_servers: bool = True) -> "Services":
+        """Start what the environment does not name, and write the addresses into the environment.
+
+        Without servers there is only a data folder: enough to read the settings.
+        """
         folder = Path(tempfile.mkdtemp(prefix="claw-tests-")).resolve()
         folder.chmod(0o711)
         services = cls(folder=folder)
         os.environ["CLAW_DATA_DIR"] = str(folder / "data")
         try:
-            if "DATABASE_URL" not in os.environ:
+            if has_servers and "DATABASE_URL" not in os.environ:
                 os.environ["DATABASE_URL"] = services.start_postgres()
-            if "REDIS_URL" not in os.environ:
+            if has_servers and "REDIS_URL" not in os.environ:
                 os.environ["REDIS_URL"] = services.start_valkey()
         except BaseException:
             services.stop()

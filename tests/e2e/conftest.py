@@ -49,7 +49,7 @@ class RunningPlatform:
         return answer.json()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def tiny_model() -> Iterator[Path]:
     """A random two-layer model, made by the ML environment."""
     python = Path(settings.CLAW.ml_python)
@@ -62,7 +62,7 @@ def tiny_model() -> Iterator[Path]:
         yield target
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def platform(tiny_model: Path) -> Iterator[RunningPlatform]:
     """Start everything; stop everything. The logs stay in `test-artifacts/e2e`."""
     data_dir = Path(tempfile.mkdtemp(prefix="claw-e2e-")).resolve()

@@ -44,7 +44,7 @@ class Socket:
         return await self.receive()
 
     async def receive(self) -> dict[str, Any]:
-        message: dict[str, Any] = await self.line.receive_output(timeout=3)
+        message: dict[str, Any] = await self.line.receive_output(timeout=20)
         return message
 
     async def hear(self) -> dict[str, str]:

@@ -25,6 +25,14 @@ from tests.fakes.engine import FakeEngine
 Json = dict[str, Any]
 
 
+class QuickServer(uvicorn.Server):
+    """Looks whether it is to end more often than the ten times a second that are enough for a server which lives."""
+
+    async def main_loop(self) -> None:
+        while not await self.on_tick(0):  # noqa: ASYNC110 - uvicorn's own flag
+            await asyncio.sleep(0.02)
+
+
 class GatewayServer:
     """Uvicorn with the door, in a thread; everything that is not the gateway's answers `rest`."""
 
@@ -39,7 +47,7 @@ class GatewayServer:
             http=GuardedProtocol,
             timeout_graceful_shutdown=3,
         )
-        self.server = uvicorn.Server(config)
+        self.server = QuickServer(config)
         self.url = ""
         self.loop: asyncio.AbstractEventLoop | None = None
         self._thread = threading.Thread(target=self._run)
@@ -65,7 +73,7 @@ class GatewayServer:
         assert not self._thread.is_alive()
 
 
-def wait_until(is_true: Callable[[], Any], *, timeout_s: float = 10) -> None:
+def wait_until(is_true: Callable[[], Any], *, timeout_s: float = 30) -> None:
     """Return when it is true; fail after `timeout_s`."""
     give_up_at = time.monotonic() + timeout_s
     while not is_true():
@@ -82,6 +90,16 @@ def only_exchange() -> Exchange:
     """Return the one exchange of the pool, waiting for it a little."""
     wait_until(Exchange.objects.exists)
     return Exchange.objects.get()
+
+
+@pytest.fixture(autouse=True)
+def patient_gateway(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have the gateway give the servers more time than in production: here many things share two cores, and whoever is
+    slow must not be taken for dead. Tests of these limits set their own."""
+    monkeypatch.setattr("apps.gateway.script_line.ANSWER_S", 5.0)
+    monkeypatch.setattr("apps.gateway.trajectory_gate.ANSWER_S", 10.0)
+    monkeypatch.setattr("apps.gateway.responses.memory.ANSWER_S", 10.0)
+    monkeypatch.setattr("apps.gateway.writer.COMMIT_TIMEOUT_S", 15.0)
 
 
 @pytest.fixture

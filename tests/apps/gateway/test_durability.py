@@ -99,7 +99,7 @@ def test_calls_in_flight_share_a_commit(http: httpx.Client, monkeypatch: pytest.
 
     async def insert_slowly(connection: Any, records: Any) -> None:
         batches.append(len(records))
-        await asyncio.sleep(0.2)
+        await asyncio.sleep(0.4)
         await insert_exchanges(connection, records)
 
     monkeypatch.setattr(writer_module, "insert_exchanges", insert_slowly)
@@ -149,7 +149,7 @@ def test_agents_are_served_while_postgres_is_away_and_the_spool_is_replayed_once
     for n in range(5):
         response = proxied_http.post(PATH, json=chat(stream=is_streamed))
         assert response.status_code == 200
-        assert response.elapsed.total_seconds() < 1, n
+        assert response.elapsed.total_seconds() < 2, n
         ids.append(response.headers["x-request-id"])
     assert Exchange.objects.count() == 1
     assert not proxied_http.get("/readyz").json()["database"]
@@ -171,7 +171,7 @@ def test_a_postgres_that_hangs_holds_nobody_up_for_long(
     assert proxied_http.post(PATH, json=chat()).status_code == 200
     postgres.freeze()
     seconds = [proxied_http.post(PATH, json=chat()).elapsed.total_seconds() for _ in range(3)]
-    assert max(seconds) < 2
+    assert max(seconds) < 5
     postgres.thaw()
 
     wait_until(lambda: Exchange.objects.count() == 4, timeout_s=15)

@@ -97,7 +97,7 @@ async def test_who_waited_too_long_is_told_that_all_are_busy() -> None:
     began = time.monotonic()
     with pytest.raises(EnginesBusyError, match="busy") as caught:
         await gate.enter(wanted(engine), until=began + 0.2)
-    assert 0.2 <= time.monotonic() - began < 1
+    assert 0.2 <= time.monotonic() - began < 5
     assert (caught.value.code, caught.value.retry_after_s > 0) == ("engines_busy", True)
     assert (gate.n_waiting, gate.n_in_flight) == (0, 1)
 

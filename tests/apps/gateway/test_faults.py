@@ -116,7 +116,7 @@ def test_a_client_that_leaves_before_the_first_token_is_noticed(
     engine.script.first_pause_s = 20
 
     with pytest.raises(httpx.ReadTimeout):
-        http.post(PATH, json=chat(stream=is_streamed), timeout=0.3)
+        http.post(PATH, json=chat(stream=is_streamed), timeout=1)
 
     wait_until(lambda: engine.calls[0].is_cancelled)
     assert only_exchange().status == ExchangeStatus.ABORTED
