@@ -238,6 +238,7 @@ class ApiKey(Limited):
     agent = models.ForeignKey(Agent, on_delete=models.CASCADE, related_name="keys")
     name = models.CharField(max_length=100, blank=True)
     scope = models.CharField(max_length=10, choices=Scope.choices, default=Scope.AGENT)
+    is_one_session = models.BooleanField(default=False, db_default=False)  # all its calls belong together
     prefix = models.CharField(max_length=12, editable=False)
     last_four = models.CharField(max_length=4, editable=False)
     sha256 = models.CharField(max_length=64, unique=True, editable=False)

@@ -95,8 +95,12 @@ def create_key(
     scope: Scope = Scope.AGENT,
     created_by: User | None = None,
     expires_at: datetime | None = None,
+    is_one_session: bool = False,
 ) -> tuple[ApiKey, str]:
-    """Return the new key and its secret. The secret exists nowhere else: show it now or never."""
+    """Return the new key and its secret. The secret exists nowhere else: show it now or never.
+
+    `is_one_session`: calls with it are one session, whatever marks they bear; for a program that runs one episode.
+    """
     secret = ApiKey.make_secret()
     key = ApiKey.objects.create(
         agent=agent,
@@ -107,6 +111,7 @@ def create_key(
         sha256=hash_key(secret),
         created_by=created_by,
         expires_at=expires_at,
+        is_one_session=is_one_session,
     )
     record_event(team=agent.project.team, actor=actor, action="key.created", object_id=key.id, detail={"scope": scope})
     notify_processes(ROUTES_CHANGED)

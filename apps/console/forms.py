@@ -39,6 +39,7 @@ class KeyForm(forms.Form):
 
     name = forms.CharField(max_length=100, required=False, label="Name")
     scope = forms.ChoiceField(choices=Scope.choices, required=False, label="May")
+    is_one_session = forms.BooleanField(required=False, label="One session")
 
     def clean_scope(self) -> str:
         """The smaller scope when none is chosen."""

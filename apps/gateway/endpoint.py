@@ -12,7 +12,7 @@ from apps.gateway.errors import ApiError, render_error, unknown_model
 from apps.gateway.limits import Admission
 from apps.gateway.placement import find_affinity
 from apps.gateway.routes import KeyRoute, VersionRoute
-from apps.gateway.sessions import TRAJECTORY_HEADER, find_session_key
+from apps.gateway.sessions import find_session_key, find_trajectory_id
 
 
 class ModelEndpoint:
@@ -55,10 +55,11 @@ class ModelEndpoint:
         key = scope.get("claw.key") or await self.desk.identify(headers)
         raw = await read_body(headers, receive)
         request = await self.dialect.read_request(raw, desk=self.desk, key=key)
-        session_key = find_session_key(headers, request.body, raw)
+        session_key = find_session_key(headers, request.body, raw, key_session=key.session)
         affinity = find_affinity(session_key, (request.chat_form or request.body).get("messages") or ())
         version = await find_version(self.desk, key, request.model, session=affinity)
-        trajectory_id = scope.get("claw.trajectory_id") or request.trajectory_id or headers.get(TRAJECTORY_HEADER, "")
+        trajectory_id = scope.get("claw.trajectory_id") or find_trajectory_id(headers, request.body)
+        trajectory_id = trajectory_id or request.trajectory_id
         if trajectory_id:
             await self.desk.trajectories.admit(trajectory_id, project_id=key.project_id)
         return ModelCall(

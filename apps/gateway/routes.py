@@ -23,7 +23,7 @@ from apps.core.errors import ServiceError
 from apps.core.notices import CHANNEL
 from apps.gateway.capture_policy import CapturePolicy
 from apps.gateway.placement import choose_share
-from apps.gateway.terms import ScopeLimits, load_terms
+from apps.gateway.terms import ScopeLimits, Terms, load_terms
 from apps.registry.models import (
     Alias,
     Deployment,
@@ -58,6 +58,12 @@ class KeyRoute:
     expires_at: datetime | None
     limits: tuple[ScopeLimits, ...] = ()
     capture: CapturePolicy | None = None
+    is_one_session: bool = False
+
+    @property
+    def session(self) -> str:
+        """The name of the one session that all calls with this key belong to, "" for a key of many sessions."""
+        return self.id if self.is_one_session else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,13 +271,22 @@ def load_snapshot() -> Snapshot:
 
 def _load_keys() -> dict[str, KeyRoute]:
     """Read terms after keys: a key's first call knows the limits that were set before it was made known."""
-    columns = ("sha256", "id", "agent_id", "agent__project_id", "expires_at", "agent__project__team_id")
-    rows = list(ApiKey.objects.usable().values_list(*columns))
+    keys = list(ApiKey.objects.usable().select_related("agent__project"))
     terms = load_terms()
-    return {
-        sha256: KeyRoute(id_, agent, project, expires_at, terms.limits_of(id_, project, team), terms.capture.get(agent))
-        for sha256, id_, agent, project, expires_at, team in rows
-    }
+    return {key.sha256: _key_route(key, terms) for key in keys}
+
+
+def _key_route(key: ApiKey, terms: Terms) -> KeyRoute:
+    project = key.agent.project
+    return KeyRoute(
+        id=key.id,
+        agent_id=key.agent_id,
+        project_id=project.id,
+        expires_at=key.expires_at,
+        limits=terms.limits_of(key.id, project.id, project.team_id),
+        capture=terms.capture.get(key.agent_id),
+        is_one_session=key.is_one_session,
+    )
 
 
 def _load_engines() -> tuple[EngineRoute, ...]:

@@ -40,6 +40,7 @@ class KeySerializer(serializers.ModelSerializer[ApiKey]):
             "agent",
             "name",
             "scope",
+            "is_one_session",
             "prefix",
             "last_four",
             "created_at",
@@ -83,6 +84,7 @@ class KeyBodySerializer(StrictSerializer):
     name = serializers.CharField(max_length=100, allow_blank=True, default="")
     scope = serializers.ChoiceField(choices=Scope.choices, default=Scope.AGENT)
     expires_at = serializers.DateTimeField(required=False, allow_null=True, default=None)
+    is_one_session = serializers.BooleanField(default=False, help_text="all calls with it are one trajectory")
 
 
 def _limit(what: str) -> serializers.IntegerField:

@@ -84,6 +84,7 @@ class KeysView(APIView):
             scope=Scope(body["scope"]),
             created_by=caller.user,
             expires_at=body["expires_at"],
+            is_one_session=body["is_one_session"],
         )
         return Response({**KeySerializer(key).data, "secret": secret}, status=status.HTTP_201_CREATED)
 

@@ -71,6 +71,7 @@ def new_key(page: Page, agent_slug: str) -> HttpResponse:
         name=form.cleaned_data["name"],
         scope=Scope(form.cleaned_data["scope"]),
         created_by=page.user,
+        is_one_session=form.cleaned_data["is_one_session"],
     )
     model = model_name(page.project)
     response = page.render(

@@ -105,7 +105,25 @@ class TestKeys:
         answer = client_of(owner).post(url, {"expires_at": "2020-01-01T00:00:00Z"})
         assert client_with_secret(answer.json()["secret"]).get("/api/v1/projects").status_code == 401
 
-    @pytest.mark.parametrize("body", [{"scope": "root"}, {"name": "x" * 101}, {"expires_at": "soon"}, {"secret": "x"}])
+    @pytest.mark.parametrize("is_one_session", [False, True])
+    def test_a_key_may_be_for_one_session(
+        self, client_of: Login, owner: User, url: str, *, is_one_session: bool
+    ) -> None:
+        answer = client_of(owner).post(url, {"is_one_session": True} if is_one_session else {})
+
+        assert answer.json()["is_one_session"] == is_one_session
+        assert ApiKey.objects.get().is_one_session == is_one_session
+
+    @pytest.mark.parametrize(
+        "body",
+        [
+            {"scope": "root"},
+            {"name": "x" * 101},
+            {"expires_at": "soon"},
+            {"secret": "x"},
+            {"is_one_session": "perhaps"},
+        ],
+    )
     def test_it_refuses_a_bad_body(self, client_of: Login, owner: User, url: str, body: dict[str, Any]) -> None:
         assert client_of(owner).post(url, body).status_code == 400
         assert not ApiKey.objects.exists()

@@ -41,6 +41,13 @@ def test_a_new_key_is_shown_once_and_ready_to_use(owner_browser: Client, agent: 
     assert secret not in owner_browser.get("/p/shop/agents/clerk").content.decode()
 
 
+def test_a_key_may_be_for_one_session(owner_browser: Client, agent: Agent) -> None:
+    owner_browser.post("/p/shop/agents/clerk/keys", {"is_one_session": "on"})
+
+    assert ApiKey.objects.get().is_one_session
+    assert "one session" in owner_browser.get("/p/shop/agents/clerk").content.decode()
+
+
 def test_an_unknown_scope_is_refused(owner_browser: Client, agent: Agent) -> None:
     assert owner_browser.post("/p/shop/agents/clerk/keys", {"scope": "everything"}).status_code == 400
     assert not ApiKey.objects.exists()

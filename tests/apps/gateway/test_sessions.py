@@ -6,7 +6,7 @@ from typing import Any
 import orjson
 import pytest
 
-from apps.gateway.sessions import LONGEST_HEADER, find_session_key, kept_headers
+from apps.gateway.sessions import LONGEST_HEADER, find_session_key, find_trajectory_id, kept_headers
 
 RUNTIME = (
     "[Tue 2026-12-01 01:30 UTC] hello\n\n"
@@ -51,10 +51,48 @@ def test_openclaws_cache_key_counts_compactions() -> None:
 
 def test_metadata_may_name_the_session() -> None:
     assert find(metadata={"session_id": "m"}) == "m"
-    assert find(metadata={"user_id": json.dumps({"device_id": "d", "session_id": "u"}), "session_id": "m"}) == "u"
+    assert find(metadata={"user_id": json.dumps({"device_id": "d", "session_id": "u"})}) == "u"
+    assert find(metadata={"user_id": json.dumps({"session_id": "u"}), "session_id": "m"}) == "m"
+    assert find(metadata={"trajectory_id": "episode-5", "session_id": "m"}) == "episode-5"
     assert find(metadata={"user_id": "{no json"}) == ""
+    assert find(metadata={"user_id": '{"session_id": 5}'}) == ""
     assert find(metadata="x") == ""
     assert find(metadata={"session_id": 5}) == ""
+
+
+def test_what_is_set_on_purpose_goes_before_what_clients_send_by_themselves() -> None:
+    claude = {"x-claude-code-session-id": "s", "x-claude-code-agent-id": "a"}
+    metadata = {"session_id": "m"}
+
+    assert find({"x-session-id": "mine", **claude}, metadata=metadata) == "mine/a"
+    assert find(claude, metadata=metadata) == "m/a"
+    assert find({"session_id": "sid:1"}, metadata=metadata, prompt_cache_key="k") == "m"
+
+
+def test_a_key_of_one_session_goes_before_the_clients_marks_only() -> None:
+    def find_with_key(headers: dict[str, str], **body: Any) -> str:
+        return find_session_key(headers, body, json.dumps(body).encode(), key_session="key_1")
+
+    assert find_with_key({}) == "key_1"
+    assert find_with_key({"x-claude-code-session-id": "s", "x-claude-code-agent-id": "a"}) == "key_1"
+    assert find_with_key({}, prompt_cache_key="k") == "key_1"
+    assert find_with_key({"x-session-id": "mine"}) == "mine"
+    assert find_with_key({}, metadata={"session_id": "m"}) == "m"
+
+
+@pytest.mark.parametrize(
+    ("headers", "metadata", "found"),
+    [
+        ({}, {}, ""),
+        ({}, None, ""),
+        ({}, {"trajectory_id": "traj_b"}, "traj_b"),
+        ({"x-trajectory-id": "traj_a"}, {"trajectory_id": "traj_b"}, "traj_a"),
+        ({}, {"trajectory_id": "episode-5"}, ""),
+        ({}, {"trajectory_id": 5}, ""),
+    ],
+)
+def test_the_body_may_name_the_trajectory(headers: dict[str, str], metadata: Any, found: str) -> None:
+    assert find_trajectory_id(headers, {"metadata": metadata}) == found
 
 
 def test_openclaws_runtime_line_is_the_last_resort() -> None:
