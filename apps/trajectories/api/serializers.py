@@ -19,6 +19,9 @@ class TrajectorySerializer(serializers.ModelSerializer[Trajectory]):
 
     agent = serializers.SlugRelatedField(slug_field="slug", read_only=True)  # type: ignore[var-annotated]
     base_url = serializers.SerializerMethodField()
+    parent = serializers.CharField(  # type: ignore[assignment]  # the metaclass takes it off
+        source="parent_id", allow_null=True, read_only=True, help_text="the session that started this one"
+    )
     tags = serializers.SlugRelatedField(slug_field="name", many=True, read_only=True)  # type: ignore[var-annotated]
 
     class Meta:
@@ -26,6 +29,7 @@ class TrajectorySerializer(serializers.ModelSerializer[Trajectory]):
         fields = [
             "id",
             "agent",
+            "parent",
             "channel",
             "group",
             "metadata",
@@ -56,6 +60,10 @@ class StepSummarySerializer(serializers.ModelSerializer[Step]):
     parent = serializers.CharField(  # type: ignore[assignment]  # the metaclass takes it off
         source="parent_id", allow_null=True, read_only=True
     )
+    epoch = serializers.IntegerField(
+        allow_null=True, read_only=True, help_text="compactions of the session before it, where the client counts them"
+    )
+    token_check = serializers.CharField(read_only=True, help_text="why the token ids are doubted; empty: they are not")
     version = serializers.CharField(source="version_id", allow_null=True, read_only=True)
 
     class Meta:
@@ -66,6 +74,7 @@ class StepSummarySerializer(serializers.ModelSerializer[Step]):
             "choice",
             "parent",
             "chain",
+            "epoch",
             "side_call",
             "version",
             "response_id",
@@ -75,6 +84,7 @@ class StepSummarySerializer(serializers.ModelSerializer[Step]):
             "finish_reason",
             "status",
             "is_exact",
+            "token_check",
             "is_excluded",
             "reward",
             "client_step_id",

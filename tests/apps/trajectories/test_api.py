@@ -178,6 +178,21 @@ class TestRead:
         assert "messages" not in shown["steps"][0]
         assert shown["next_after"] is None
 
+    def test_it_shows_where_things_come_from(
+        self, key_client: APIClient, agent: Agent, trajectory: Trajectory, url: str
+    ) -> None:
+        starter = TrajectoryFactory.create(agent=agent)
+        Trajectory.objects.filter(pk=trajectory.pk).update(parent=starter)
+        first = StepFactory.create(trajectory=trajectory, index=0)
+        StepFactory.create(trajectory=trajectory, index=1, parent=first, epoch=2, token_check="count")
+
+        shown = key_client.get(url).json()
+
+        assert shown["parent"] == starter.id
+        told = [(step["parent"], step["epoch"], step["token_check"]) for step in shown["steps"]]
+        assert told == [(None, None, ""), (first.id, 2, "count")]
+        assert key_client.get(f"{LIST}/{starter.id}").json()["parent"] is None
+
     def test_it_shows_at_most_200_steps(self, key_client: APIClient, trajectory: Trajectory, url: str) -> None:
         for index in range(201):
             StepFactory.create(trajectory=trajectory, index=index)
