@@ -34,6 +34,11 @@ SECTIONS = {
     "run": "runs",
     "batch": "runs",
     "models": "models",
+    "split": "models",
+    "teachers": "models",
+    "add_provider": "models",
+    "renew_credential": "models",
+    "add_teacher": "models",
 }
 
 

@@ -2,7 +2,7 @@
 
 from django.urls import URLPattern, path
 
-from apps.console.views import agents, home, models, policies, runs, session, trajectories
+from apps.console.views import agents, home, models, policies, runs, session, teachers, trajectories
 
 urlpatterns: list[URLPattern] = [
     path("login", session.log_in, name="login"),
@@ -34,4 +34,13 @@ urlpatterns: list[URLPattern] = [
     path("p/<slug:slug>/models", models.models, name="models"),
     path("p/<slug:slug>/models/<int:number>/promote", models.promote, name="promote"),
     path("p/<slug:slug>/models/roll-back", models.roll_back, name="roll_back"),
+    path("p/<slug:slug>/models/split", models.split, name="split"),
+    path("p/<slug:slug>/teachers", teachers.teachers, name="teachers"),
+    path("p/<slug:slug>/teachers/add", teachers.add_teacher, name="add_teacher"),
+    path("p/<slug:slug>/teachers/<str:teacher_id>/remove", teachers.remove_teacher, name="remove_teacher"),
+    path("p/<slug:slug>/providers/add", teachers.add_provider, name="add_provider"),
+    path("p/<slug:slug>/providers/<str:engine_id>/test", teachers.test_provider, name="test_provider"),
+    path("p/<slug:slug>/providers/<str:engine_id>/credential", teachers.renew_credential, name="renew_credential"),
+    path("p/<slug:slug>/providers/<str:engine_id>/rest", teachers.rest_provider, name="rest_provider"),
+    path("p/<slug:slug>/providers/<str:engine_id>/remove", teachers.remove_provider, name="remove_provider"),
 ]

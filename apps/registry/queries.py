@@ -60,6 +60,11 @@ def list_engines(project: Project) -> tuple[list[Engine], dict[str, list[str]]]:
     return engines, loaded
 
 
+def list_providers(project: Project) -> list[Engine]:
+    """Return the project's own providers, the oldest first, each with its teachers."""
+    return list(Engine.objects.providers().filter(project=project).prefetch_related("teachers").order_by("id"))
+
+
 def list_teachers(project: Project) -> list[Teacher]:
     """Return the project's teachers by name."""
-    return list(Teacher.objects.filter(project=project).order_by("name"))
+    return list(Teacher.objects.filter(project=project).select_related("engine").order_by("name"))

@@ -56,9 +56,21 @@ def reconcile_engine(engine: Engine) -> bool:
 
 def reconcile_provider(engine: Engine) -> bool:
     """Learn, now and then, whether a provider can be reached with our credential. Returns whether that is news."""
-    now = timezone.now()
-    if engine.checked_at is not None and engine.checked_at > now - timedelta(seconds=PROVIDER_EVERY_S):
+    if engine.checked_at is not None and engine.checked_at > timezone.now() - timedelta(seconds=PROVIDER_EVERY_S):
         return False
+    return _learn_provider(engine)
+
+
+def check_provider(engine: Engine) -> Engine:
+    """Ask the provider now, and return its row with what was learned: `state`, and `last_error` in words."""
+    if _learn_provider(engine):
+        notify_processes(ROUTES_CHANGED)
+    engine.refresh_from_db()
+    return engine
+
+
+def _learn_provider(engine: Engine) -> bool:
+    now = timezone.now()
     Engine.objects.filter(pk=engine.pk).update(checked_at=now)
     try:
         with EngineClient(engine.base_url, credential=open_credential(engine)) as client:

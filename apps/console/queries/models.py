@@ -40,7 +40,13 @@ class ModelLine:
     rows: list[VersionRow]
     live: Alias | None
     previous: Alias | None
+    shares: dict[str, int]
+    """What each alias beside live takes of its calls, in per cent."""
     engines: list[Engine]
+
+    @property
+    def live_share(self) -> int:
+        return 100 - sum(self.shares.values())
 
 
 def read_model_line(project: Project) -> ModelLine | None:
@@ -56,6 +62,7 @@ def read_model_line(project: Project) -> ModelLine | None:
         rows=[_row(version, aliases) for version in versions[:SHOWN]],
         live=named.get(AliasName.LIVE),
         previous=named.get(AliasName.PREVIOUS),
+        shares={alias.name: alias.live_share for alias in aliases if alias.name != AliasName.LIVE},
         engines=list(Engine.objects.replicas().filter(is_enabled=True).order_by("base_url")[:SHOWN]),
     )
 

@@ -3,18 +3,21 @@
 from django.http import HttpResponse
 
 from apps.accounts.models import Role
+from apps.console.model_forms import SplitForm
 from apps.console.page import Page, project_page
 from apps.console.queries import models as queries
 from apps.console.snippets import curl
+from apps.core.errors import Conflict, InvalidInput
 from apps.registry.models import AliasName
+from apps.registry.queries import find_policy, list_teachers
 from apps.registry.refresh import move_alias
+from apps.registry.services import split_live
 
 
 @project_page()
 def models(page: Page) -> HttpResponse:
     """Versions, newest first, with what serves now."""
-    line = queries.read_model_line(page.project)
-    return page.render("console/models.html", line=line, curl=curl("GET", "/api/v1/versions"))
+    return _render(page)
 
 
 @project_page("POST", role=Role.TRAINER)
@@ -32,3 +35,32 @@ def roll_back(page: Page) -> HttpResponse:
     version = queries.previous_version(page.project)
     move_alias(policy=version.policy, alias=AliasName.LIVE, version=version, actor=page.caller.name)
     return page.done(f"Rolled back: {version} is live again.", to=page.url("models"))
+
+
+@project_page("POST", role=Role.TRAINER)
+def split(page: Page) -> HttpResponse:
+    """Share live's calls out among the aliases."""
+    form = SplitForm(page.request.POST)
+    if not form.is_valid():
+        return _render(page, form=form, status=400)
+    shares = form.shares()
+    try:
+        split_live(policy=find_policy(page.project), shares=shares, actor=page.caller.name)
+    except (InvalidInput, Conflict) as error:
+        form.add_error(error.field if error.field in form.fields else None, error.message)
+        return _render(page, form=form, status=error.status)
+    told = ", ".join(f"{share} % {name}" for name, share in shares.items() if share)
+    return page.done(f"Calls are answered by {told}. A session stays with what it fell to.", to=page.url("models"))
+
+
+def _render(page: Page, *, form: SplitForm | None = None, status: int = 200) -> HttpResponse:
+    """Render the page; a split that was filled in wrongly stands in for the one that holds."""
+    line = queries.read_model_line(page.project)
+    return page.render(
+        "console/models.html",
+        line=line,
+        split=form or (SplitForm(initial=line.shares) if line else None),
+        n_teachers=len(list_teachers(page.project)),
+        curl=curl("GET", "/api/v1/versions"),
+        status=status,
+    )

@@ -20,6 +20,7 @@ from apps.registry.api.serializers import (
     TeacherListSerializer,
     TeacherSerializer,
 )
+from apps.registry.reconcile import check_provider
 
 
 def _find_project(request: Request, *, role: Role = Role.VIEWER) -> Project:
@@ -64,6 +65,16 @@ class EngineView(APIView):
         engine = providers.find_provider(engine_id, caller=caller_of(request))
         providers.delete_provider(engine, actor=caller_of(request).name)
         return Response(status=status.HTTP_204_NO_CONTENT)
+
+
+class CheckEngineView(APIView):
+    """Whether a provider answers."""
+
+    @extend_schema(request=None, responses=EngineSerializer)
+    def post(self, request: Request, engine_id: str) -> Response:
+        """Ask the provider now whether it can be reached and takes the credential; `state` and `last_error` tell."""
+        engine = providers.find_provider(engine_id, caller=caller_of(request))
+        return Response(EngineSerializer(check_provider(engine)).data)
 
 
 class TeachersView(APIView):

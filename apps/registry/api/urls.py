@@ -12,6 +12,7 @@ urlpatterns = [
     path("split", views.SplitView.as_view(), name="api-split"),
     path("engines", providers.EnginesView.as_view(), name="api-engines"),
     path("engines/<str:engine_id>", providers.EngineView.as_view(), name="api-engine"),
+    path("engines/<str:engine_id>/check", providers.CheckEngineView.as_view(), name="api-engine-check"),
     path("teachers", providers.TeachersView.as_view(), name="api-teachers"),
     path("teachers/<str:teacher_id>", providers.TeacherView.as_view(), name="api-teacher"),
 ]

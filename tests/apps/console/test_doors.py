@@ -20,6 +20,7 @@ PAGES = (
     "/p/shop/runs/new",
     "/p/shop/runs/{run}",
     "/p/shop/models",
+    "/p/shop/teachers",
 )
 OWNER, TRAINER, REVIEWER = "owner", "trainer", "reviewer"
 CHANGES = (
@@ -38,6 +39,14 @@ CHANGES = (
     ("/p/shop/runs/{run}/resume", TRAINER),
     ("/p/shop/models/0/promote", TRAINER),
     ("/p/shop/models/roll-back", TRAINER),
+    ("/p/shop/models/split", TRAINER),
+    ("/p/shop/teachers/add", OWNER),
+    ("/p/shop/teachers/tchr_00000000000000000000000000/remove", OWNER),
+    ("/p/shop/providers/add", OWNER),
+    ("/p/shop/providers/engn_00000000000000000000000000/test", OWNER),
+    ("/p/shop/providers/engn_00000000000000000000000000/credential", OWNER),
+    ("/p/shop/providers/engn_00000000000000000000000000/rest", OWNER),
+    ("/p/shop/providers/engn_00000000000000000000000000/remove", OWNER),
 )
 ONLY_POST = [address for address, _ in CHANGES if address not in PAGES]
 

@@ -1,8 +1,9 @@
 """The model line: versions, promoting, rolling back."""
 
+import pytest
 from django.test import Client
 
-from apps.accounts.models import Agent, AuditEvent, Project
+from apps.accounts.models import Agent, AuditEvent, Project, User
 from apps.registry.models import Alias, AliasName, Deployment, DeploymentState, Policy, Version, VersionState
 from tests.factories.registry import EngineFactory, VersionFactory
 
@@ -51,3 +52,76 @@ def test_an_unverified_version_cannot_go_live(trainer_browser: Client, policy: P
 
 def test_there_is_nothing_to_roll_back_to_at_first(trainer_browser: Client, policy: Policy) -> None:
     assert trainer_browser.post("/p/shop/models/roll-back").status_code == 404
+
+
+def candidate_beside_live(policy: Policy, base: Version) -> Version:
+    version = new_version(policy, base)
+    Alias.objects.create(policy=policy, name=AliasName.CANDIDATE, version=version)
+    return version
+
+
+def share(policy: Policy) -> int:
+    return Alias.objects.get(policy=policy, name=AliasName.CANDIDATE).live_share
+
+
+def test_a_trainer_splits_lives_calls(trainer_browser: Client, policy: Policy, base: Version) -> None:
+    candidate_beside_live(policy, base)
+    assert 'name="candidate"' in trainer_browser.get("/p/shop/models").content.decode()
+
+    assert trainer_browser.post("/p/shop/models/split", {"candidate": "30"})["Location"] == "/p/shop/models"
+
+    assert share(policy) == 30
+    html = trainer_browser.get("/p/shop/models").content.decode()
+    assert "70 %" in html
+    assert 'value="30"' in html
+    trainer_browser.post("/p/shop/models/split", {"candidate": ""})
+    assert share(policy) == 0
+    assert AuditEvent.objects.filter(action="live.split", actor="trainer@example.org").count() == 2
+
+
+@pytest.mark.parametrize(
+    ("fields", "words", "status"),
+    [
+        ({"candidate": "100"}, "less than or equal to 99", 400),
+        ({"candidate": "-1"}, "greater than or equal to 0", 400),
+        ({"candidate": "many"}, "whole number", 400),
+        ({"candidate": "50", "previous": "50"}, "live must keep at least 1", 400),
+        ({"candidate": "60", "previous": "60"}, "live must keep at least 1", 400),
+        ({"candidate": "1", "previous": "1"}, "no previous version", 409),
+    ],
+)
+def test_a_bad_split_keeps_the_form_and_says_why(
+    trainer_browser: Client, policy: Policy, base: Version, fields: dict[str, str], words: str, status: int
+) -> None:
+    candidate_beside_live(policy, base)
+
+    answer = trainer_browser.post("/p/shop/models/split", fields)
+
+    assert answer.status_code == status
+    assert words in answer.content.decode()
+    assert f'value="{fields["candidate"]}"' in answer.content.decode()
+    assert share(policy) == 0
+
+
+def test_one_version_alone_cannot_be_split(viewer_browser: Client, policy: Policy) -> None:
+    html = viewer_browser.get("/p/shop/models").content.decode()
+
+    assert "Only live has a version" in html
+    assert 'id="split-form"' not in html
+
+
+def test_a_viewer_sees_the_split_and_whom_to_ask(
+    viewer_browser: Client, owner: User, policy: Policy, base: Version
+) -> None:
+    candidate_beside_live(policy, base)
+
+    html = viewer_browser.get("/p/shop/models").content.decode()
+
+    assert "Ask owner@example.org" in html
+    assert ">Save split</button>" in html
+    assert viewer_browser.post("/p/shop/models/split", {"candidate": "30"}).status_code == 403
+    assert share(policy) == 0
+
+
+def test_a_project_without_a_line_has_nothing_to_split(trainer_browser: Client, project: Project) -> None:
+    assert trainer_browser.post("/p/shop/models/split", {"candidate": "0"}).status_code == 404

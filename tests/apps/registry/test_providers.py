@@ -293,3 +293,33 @@ def test_providers_are_never_given_versions(project: Project, policy: Policy) ->
     provider = ProviderFactory.create(project=project)
     Engine.objects.filter(pk=provider.pk).update(base_model=policy.base_model)
     assert serving_engines(policy) == []
+
+
+def test_an_owner_has_a_provider_asked_now(owner_client: APIClient, project: Project, server: FakeEngine) -> None:
+    engine = ProviderFactory.create(project=project, base_url=f"{server.base_url}/v1", checked_at=timezone.now())
+    Engine.objects.filter(pk=engine.pk).update(state=EngineState.DOWN, last_error="it was away")
+
+    answer = owner_client.post(f"/api/v1/engines/{engine.id}/check")
+
+    assert (answer.status_code, answer.json()["state"], answer.json()["last_error"]) == (200, "up", "")
+    silent = ProviderFactory.create(project=project, base_url="http://127.0.0.1:9/v1")
+    told = owner_client.post(f"/api/v1/engines/{silent.id}/check").json()
+    assert told["state"] == "down"
+    assert "cannot be reached" in told["last_error"]
+
+
+def test_who_may_have_a_provider_asked(
+    client_of: ClientOf,
+    mate: User,
+    stranger: User,
+    anonymous_client: APIClient,
+    owner_client: APIClient,
+    provider: Engine,
+) -> None:
+    address = f"/api/v1/engines/{provider.id}/check"
+
+    assert client_of(mate).post(address).status_code == 403
+    assert client_of(stranger).post(address).status_code == 404
+    assert anonymous_client.post(address).status_code == 401
+    assert owner_client.get(address).status_code == 405
+    assert owner_client.post(f"/api/v1/engines/{new_id('engn')}/check").status_code == 404
