@@ -12,6 +12,7 @@ from starlette.middleware.errors import ServerErrorMiddleware
 from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from apps.core.ids import new_id
 from apps.gateway.chat.http import make_chat_endpoint
 from apps.gateway.clawr1.http import ClawR1Door
 from apps.gateway.clawr1.paths import find_door_scope
@@ -92,7 +93,10 @@ class Gateway:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         call = self._calls.get(scope["path"]) if scope["method"] == "POST" else None
-        await (call or self._table)(scope, receive, send)
+        if call is not None:
+            return await call(scope, receive, send)
+        named = {**scope, "claw.exchange_id": new_id("req")}  # no call that is kept, but its answer has a name too
+        return await self._table(named, receive, send)
 
 
 def make_endpoints(desk: Desk) -> dict[str, ASGIApp]:

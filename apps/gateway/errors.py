@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 import orjson
+from starlette.requests import Request
 from starlette.responses import Response
 
 RETRY_AFTER_S = 5
@@ -75,6 +76,12 @@ def render_openai(error: ApiError) -> dict[str, Any]:
 def name_request(request_id: str) -> dict[str, str]:
     """Return the headers in which OpenAI's and Anthropic's clients look for a request's id."""
     return {"x-request-id": request_id, "request-id": request_id}
+
+
+def answer_json(request: Request, body: object) -> Response:
+    """Return what is asked for beside model calls, under the id that the door gave the request."""
+    headers = name_request(request.scope["claw.exchange_id"])
+    return Response(orjson.dumps(body), headers=headers, media_type="application/json")
 
 
 def advise_retry(error: ApiError) -> dict[str, str]:

@@ -1,11 +1,11 @@
 """The list of models over HTTP, in the shape that the caller reads."""
 
-import orjson
 from starlette.requests import Request
 from starlette.responses import Response
 
 from apps.gateway.desk import Desk
 from apps.gateway.endpoint import find_version
+from apps.gateway.errors import answer_json
 from apps.gateway.model_list.behaviour import list_models
 from apps.gateway.model_list.shapes import (
     render_anthropic_card,
@@ -25,14 +25,10 @@ class ModelList:
     async def list(self, request: Request) -> Response:
         key = await self.desk.identify(request.headers)
         render = render_anthropic_list if speaks_anthropic(request) else render_openai_list
-        return _answer(render(list_models(self.desk.routes, key)))
+        return answer_json(request, render(list_models(self.desk.routes, key)))
 
     async def detail(self, request: Request) -> Response:
         key = await self.desk.identify(request.headers)
         name = request.path_params["model"]
         render = render_anthropic_card if speaks_anthropic(request) else render_openai_card
-        return _answer(render(name, await find_version(self.desk, key, name)))
-
-
-def _answer(body: object) -> Response:
-    return Response(orjson.dumps(body), media_type="application/json")
+        return answer_json(request, render(name, await find_version(self.desk, key, name)))

@@ -1,12 +1,11 @@
 """Responses over HTTP."""
 
-import orjson
 from starlette.requests import Request
 from starlette.responses import Response
 
 from apps.gateway.desk import Desk
 from apps.gateway.endpoint import ModelEndpoint
-from apps.gateway.errors import ApiError, bad_request
+from apps.gateway.errors import ApiError, answer_json, bad_request
 from apps.gateway.responses.behaviour import ResponsesDialect
 from apps.gateway.responses.memory import load_response
 
@@ -31,4 +30,4 @@ class StoredResponses:
         if found is None:
             message = f"Response with id '{response_id[:80]}' not found."
             raise ApiError(message, status=404, code="response_not_found", param="response_id")
-        return Response(orjson.dumps(found), media_type="application/json")
+        return answer_json(request, found)

@@ -328,6 +328,7 @@ class TestWhoMayComeIn:
         with GatewayServer() as server:
             response = httpx.post(f"{server.url}/init_trajectory", trust_env=False)
         assert "nowhere" in detail_of(response, status=503)
+        assert int(response.headers["retry-after"]) > 0
 
     def test_all_clients_speak_as_one_agent_with_one_key(self, client: httpx.Client, project: Project) -> None:
         for _ in range(3):
