@@ -6,7 +6,14 @@ import django_stubs_ext
 import structlog
 from csp.constants import SELF
 
-from apps.core.contracts.tasks import CLOSE_IDLE_TRAJECTORIES, QUEUE_CPU, RECONCILE_ENGINES, RESCUE_RUNS, ROUTES
+from apps.core.contracts.tasks import (
+    CLOSE_IDLE_TRAJECTORIES,
+    QUEUE_CPU,
+    RECONCILE_ENGINES,
+    RESCUE_RUNS,
+    ROUTES,
+    TEND_TRANSFERS,
+)
 from clawplatform.databases import broker_url, read_database, read_redis_url
 from clawplatform.env import ROOT, make_folder, read_env, read_secret_key
 
@@ -97,6 +104,7 @@ CELERY_BEAT_SCHEDULE = {
     "reconcile-engines": {"task": RECONCILE_ENGINES, "schedule": 5.0, "options": {"expires": 5}},
     "close-idle-trajectories": {"task": CLOSE_IDLE_TRAJECTORIES, "schedule": 30.0, "options": {"expires": 30}},
     "rescue-runs": {"task": RESCUE_RUNS, "schedule": 15.0, "options": {"expires": 15}},
+    "tend-transfers": {"task": TEND_TRANSFERS, "schedule": 30.0, "options": {"expires": 30}},
 }
 
 AUTH_USER_MODEL = "accounts.User"
@@ -164,6 +172,7 @@ SPECTACULAR_SETTINGS = {
     "ENUM_NAME_OVERRIDES": {
         "BatchState": "apps.training.models.BatchState",
         "EngineState": "apps.registry.models.EngineState",
+        "JobState": "apps.trajectories.datasets.models.JobState",
         "RunState": "apps.training.models.RunState",
         "TrajectoryState": "apps.trajectories.models.TrajectoryState",
         "VersionState": "apps.registry.models.VersionState",

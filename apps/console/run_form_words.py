@@ -10,7 +10,13 @@ BASIC = (
     "recipe.max_staleness",
     "recipe.promote",
 )
-SELECTED = ("selection.channel", "selection.agent", "selection.min_reward", "selection.max_reward")
+SELECTED = (
+    "selection.channel",
+    "selection.agent",
+    "selection.min_reward",
+    "selection.max_reward",
+    "selection.snapshot",
+)
 FIXED = ("recipe.algorithm",)  # one choice only: nothing to ask
 LABELS = {
     "recipe.n_steps": "Steps",
@@ -35,6 +41,7 @@ LABELS = {
     "selection.until": "Started before",
     "selection.min_reward": "Reward, at least",
     "selection.max_reward": "Reward, at most",
+    "selection.snapshot": "Snapshot",
 }
 UNITS = {
     "recipe.trajectories_per_step": "trajectories a step",
@@ -59,6 +66,7 @@ HINTS = {
     "recipe.seed": "The same seed draws the same order.",
     "selection.channel": "Validation trajectories are for measuring only.",
     "selection.agent": "Short name; empty means all.",
+    "selection.snapshot": "Id of a snapshot: only what it holds, with the rewards it has now.",
 }
 CHOICES = {
     "recipe.lora_rank": tuple((str(rank), str(rank)) for rank in LORA_RANKS),

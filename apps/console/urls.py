@@ -2,7 +2,18 @@
 
 from django.urls import URLPattern, path
 
-from apps.console.views import agents, home, models, policies, runs, session, teachers, trajectories
+from apps.console.views import (
+    agents,
+    datasets,
+    home,
+    models,
+    policies,
+    runs,
+    session,
+    teachers,
+    trajectories,
+    transfers,
+)
 
 urlpatterns: list[URLPattern] = [
     path("login", session.log_in, name="login"),
@@ -31,6 +42,19 @@ urlpatterns: list[URLPattern] = [
     path("p/<slug:slug>/runs/<str:run_id>/batches/<int:step>", runs.batch, name="batch"),
     path("p/<slug:slug>/runs/<str:run_id>/cancel", runs.cancel, name="cancel_run"),
     path("p/<slug:slug>/runs/<str:run_id>/resume", runs.resume, name="resume_run"),
+    path("p/<slug:slug>/datasets", datasets.datasets, name="datasets"),
+    path("p/<slug:slug>/datasets/<str:dataset_id>", datasets.dataset, name="dataset"),
+    path("p/<slug:slug>/datasets/<str:dataset_id>/add", datasets.add_to_dataset, name="add_to_dataset"),
+    path("p/<slug:slug>/datasets/<str:dataset_id>/remove", datasets.remove_from_dataset, name="remove_from_dataset"),
+    path("p/<slug:slug>/datasets/<str:dataset_id>/snapshots", datasets.take_snapshot, name="take_snapshot"),
+    path("p/<slug:slug>/snapshots/<str:snapshot_id>", datasets.snapshot, name="snapshot"),
+    path("p/<slug:slug>/snapshots/<str:snapshot_id>/diff", datasets.snapshot_diff, name="snapshot_diff"),
+    path("p/<slug:slug>/exports", transfers.exports, name="exports"),
+    path("p/<slug:slug>/exports/<str:export_id>/cancel", transfers.cancel_export, name="cancel_export"),
+    path("p/<slug:slug>/exports/<str:export_id>/file", transfers.export_file, name="export_file"),
+    path("p/<slug:slug>/imports", transfers.imports, name="imports"),
+    path("p/<slug:slug>/imports/<str:import_id>", transfers.import_report, name="import"),
+    path("p/<slug:slug>/imports/<str:import_id>/cancel", transfers.cancel_import, name="cancel_import"),
     path("p/<slug:slug>/models", models.models, name="models"),
     path("p/<slug:slug>/models/<int:number>/promote", models.promote, name="promote"),
     path("p/<slug:slug>/models/roll-back", models.roll_back, name="roll_back"),

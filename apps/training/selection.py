@@ -3,11 +3,13 @@
 from datetime import UTC, datetime
 from typing import Any
 
-from django.db.models import QuerySet
+from django.db.models import Exists, OuterRef, QuerySet
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from apps.core.errors import InvalidInput
+from apps.core.ids import ID_MAX_LENGTH, is_id
 from apps.core.texts import NUL_OR_HALF, is_storable
+from apps.trajectories.datasets.models import SnapshotEntry
 from apps.trajectories.models import Channel, Trajectory
 
 
@@ -23,6 +25,9 @@ class Selection(BaseModel):
     until: datetime | None = None
     min_reward: float | None = Field(default=None, ge=-1, le=1)
     max_reward: float | None = Field(default=None, ge=-1, le=1)
+    snapshot: str = Field(
+        default="", max_length=ID_MAX_LENGTH, description="only what this snapshot of a dataset holds"
+    )
 
     @field_validator("agent", "group_prefix")
     @classmethod
@@ -30,6 +35,14 @@ class Selection(BaseModel):
         """Refuse what Postgres would not even look for."""
         if not is_storable(value):
             raise ValueError(NUL_OR_HALF)
+        return value
+
+    @field_validator("snapshot")
+    @classmethod
+    def check_snapshot(cls, value: str) -> str:
+        """Refuse what cannot be a snapshot's id."""
+        if value and not is_id(value, "snap"):
+            raise ValueError("this is no snapshot: its id begins with snap_")
         return value
 
     @field_validator("since", "until")
@@ -65,6 +78,10 @@ class Selection(BaseModel):
             "reward__gte": self.min_reward,
             "reward__lte": self.max_reward,
         }
+        if self.snapshot:
+            rows = rows.filter(
+                Exists(SnapshotEntry.objects.filter(snapshot=self.snapshot, trajectory_id=OuterRef("pk")))
+            )
         return rows.filter(**{name: value for name, value in conditions.items() if value not in (None, "")})
 
 

@@ -11,6 +11,7 @@ from apps.core.errors import NotFound
 from apps.feedback.models import Label
 from apps.registry.models import Policy, Version
 from apps.training.models import Run
+from apps.trajectories.datasets.models import Dataset, Export, Import, Snapshot
 from apps.trajectories.models import Step, Trajectory
 
 Found = tuple[Project, str]
@@ -94,6 +95,29 @@ def _version(object_id: str) -> Found | None:
     return project, f"{reverse('models', args=[project.slug])}#v{version.number}"
 
 
+def _dataset(object_id: str) -> Found | None:
+    dataset = Dataset.objects.select_related("project").filter(pk=object_id).first()
+    return (dataset.project, reverse("dataset", args=[dataset.project.slug, dataset.id])) if dataset else None
+
+
+def _snapshot(object_id: str) -> Found | None:
+    snapshot = Snapshot.objects.select_related("dataset__project").filter(pk=object_id).first()
+    if snapshot is None:
+        return None
+    project = snapshot.dataset.project
+    return project, reverse("snapshot", args=[project.slug, snapshot.id])
+
+
+def _export(object_id: str) -> Found | None:
+    export = Export.objects.select_related("project").filter(pk=object_id).first()
+    return (export.project, f"{reverse('exports', args=[export.project.slug])}#{export.id}") if export else None
+
+
+def _import(object_id: str) -> Found | None:
+    source = Import.objects.select_related("project").filter(pk=object_id).first()
+    return (source.project, reverse("import", args=[source.project.slug, source.id])) if source else None
+
+
 FINDERS: dict[str, Callable[[str], Found | None]] = {
     "proj": _project,
     "agnt": _agent,
@@ -103,6 +127,10 @@ FINDERS: dict[str, Callable[[str], Found | None]] = {
     "exch": _exchange,
     "resp": _response,
     "labl": _label,
+    "dset": _dataset,
+    "snap": _snapshot,
+    "expt": _export,
+    "impt": _import,
     "run": _run,
     "plcy": _policy,
     "ver": _version,

@@ -5,6 +5,9 @@ REFRESH_VERSION = "claw.refresh_version"
 RECONCILE_ENGINES = "claw.reconcile_engines"
 CLOSE_IDLE_TRAJECTORIES = "claw.close_idle_trajectories"
 RESCUE_RUNS = "claw.rescue_runs"
+RUN_EXPORT = "claw.run_export"
+RUN_IMPORT = "claw.run_import"
+TEND_TRANSFERS = "claw.tend_transfers"
 
 QUEUE_CPU = "cpu"
 QUEUE_TRAIN = "train"
@@ -16,4 +19,7 @@ ROUTES: dict[str, str] = {
     RECONCILE_ENGINES: QUEUE_REFRESH,
     CLOSE_IDLE_TRAJECTORIES: QUEUE_CPU,
     RESCUE_RUNS: QUEUE_CPU,
+    RUN_EXPORT: QUEUE_CPU,
+    RUN_IMPORT: QUEUE_CPU,
+    TEND_TRANSFERS: QUEUE_CPU,
 }

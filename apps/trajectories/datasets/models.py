@@ -232,6 +232,8 @@ class Import(Job):
     n_imported = models.PositiveIntegerField(default=0)  # trajectories
     n_known = models.PositiveIntegerField(default=0)  # trajectories that the project has already
     n_refused = models.PositiveIntegerField(default=0)  # problems
+    cursor = models.PositiveIntegerField(null=True)  # trajectories of the file that are dealt with; None: not looked at
+    is_checked = models.BooleanField(default=False)  # nothing in it is bad
 
     class Meta:
         indexes = [models.Index(fields=["project", "-id"], name="import_by_project")]
@@ -252,7 +254,7 @@ class ImportProblem(models.Model):
     reason = models.TextField()
 
     class Meta:
-        indexes = [models.Index(fields=["source", "id"], name="problem_by_import")]
+        indexes = [models.Index(fields=["source", "line"], name="problem_by_line")]
 
     def __str__(self) -> str:
         return f"line {self.line}: {self.reason}"

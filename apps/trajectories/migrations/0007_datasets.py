@@ -110,6 +110,8 @@ class Migration(migrations.Migration):
                 ('n_imported', models.PositiveIntegerField(default=0)),
                 ('n_known', models.PositiveIntegerField(default=0)),
                 ('n_refused', models.PositiveIntegerField(default=0)),
+                ('cursor', models.PositiveIntegerField(null=True)),
+                ('is_checked', models.BooleanField(default=False)),
                 ('agent', models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='imports', to='accounts.agent')),
                 ('dataset', models.ForeignKey(null=True, on_delete=django.db.models.deletion.SET_NULL, related_name='imports', to='trajectories.dataset')),
                 ('project', models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='imports', to='accounts.project')),
@@ -186,7 +188,7 @@ class Migration(migrations.Migration):
         ),
         migrations.AddIndex(
             model_name='importproblem',
-            index=models.Index(fields=['source', 'id'], name='problem_by_import'),
+            index=models.Index(fields=['source', 'line'], name='problem_by_line'),
         ),
         migrations.RunSQL(CREATE_TRIGGERS, DROP_TRIGGERS),
     ]

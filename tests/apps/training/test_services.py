@@ -14,8 +14,12 @@ from apps.registry.models import Policy, Version
 from apps.training import services
 from apps.training.attempts import claim_attempt
 from apps.training.models import Run, RunState
+from apps.training.pool import Pool
+from apps.training.selection import read_selection
+from apps.trajectories.datasets.services import take_snapshot
 from apps.trajectories.models import Trajectory
 from tests.apps.training.conftest import RECIPE, AddTrajectory, LaunchRun, claim
+from tests.factories.datasets import DatasetFactory, MemberFactory
 
 Ready = list[Trajectory]
 
@@ -126,6 +130,7 @@ def test_an_unknown_or_wrong_setting_is_named(
     [
         ({"chanel": "train"}, "selection.chanel"),
         ({"channel": "test"}, "selection.channel"),
+        ({"snapshot": "the first"}, "selection.snapshot"),
         ({"min_reward": 2}, "selection.min_reward"),
         ({"min_reward": 0.5, "max_reward": 0.1}, "selection"),
         ({"since": "2026-01-02T00:00:00"}, "selection.since"),
@@ -158,6 +163,28 @@ def test_an_empty_selection_is_refused_with_the_reasons(launch: LaunchRun, add_t
 def test_a_selection_that_matches_nothing_says_so(launch: LaunchRun, two_ready: Ready) -> None:
     with pytest.raises(InvalidInput, match="matches no trajectory at all"):
         launch(selection={"agent": "nobody"})
+
+
+def test_a_snapshot_narrows_to_what_it_holds(
+    launch: LaunchRun, two_ready: Ready, add_trajectory: AddTrajectory, owner_caller: Caller
+) -> None:
+    dataset = DatasetFactory.create(project=two_ready[0].project)
+    for row in two_ready:
+        MemberFactory.create(dataset=dataset, trajectory=row)
+    add_trajectory()
+    snapshot = take_snapshot(dataset=dataset, caller=owner_caller)
+    run = launch(selection={"snapshot": snapshot.id})
+    pool = Pool(policy=run.policy, selection=read_selection(run.selection), line={run.start_version_id: 0})
+    assert list(pool.ready()) == two_ready
+
+
+def test_a_snapshot_of_another_project_holds_nothing(
+    launch: LaunchRun, two_ready: Ready, stranger: User, other_project: Project
+) -> None:
+    member = MemberFactory.create(dataset__project=other_project)
+    snapshot = take_snapshot(dataset=member.dataset, caller=Caller(user=stranger))
+    with pytest.raises(InvalidInput, match="matches no trajectory at all"):
+        launch(selection={"snapshot": snapshot.id})
 
 
 def test_all_equal_rewards_are_refused(launch: LaunchRun, add_trajectory: AddTrajectory) -> None:

@@ -155,6 +155,22 @@ class MembersBodySerializer(StrictSerializer):
     )
 
 
+class AdditionBodySerializer(StrictSerializer):
+    """Trajectories by their ids, or all that a search finds now."""
+
+    trajectories = serializers.ListField(
+        child=serializers.CharField(max_length=ID_MAX_LENGTH), max_length=services.MAX_IDS, default=list
+    )
+    query = serializers.CharField(
+        allow_blank=True, allow_null=True, max_length=1000, default=None, help_text='a search; "" finds everything'
+    )
+
+    def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
+        if bool(attrs["trajectories"]) == (attrs["query"] is not None):
+            raise serializers.ValidationError({"trajectories": ["name trajectories, or a query, and not both"]})
+        return attrs
+
+
 class AddedSerializer(serializers.Serializer[Any]):
     n_added = serializers.IntegerField(help_text="how many were not in it before")
     n_trajectories = serializers.IntegerField(help_text="how many the dataset has now")

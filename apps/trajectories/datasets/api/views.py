@@ -17,6 +17,7 @@ from apps.trajectories.api.serializers import TrajectorySerializer
 from apps.trajectories.datasets import queries, services
 from apps.trajectories.datasets.api import serializers as shapes
 from apps.trajectories.datasets.models import Dataset
+from apps.trajectories.datasets.sources import add_found_to_dataset
 
 
 class DatasetsView(APIView):
@@ -87,13 +88,16 @@ class MembersView(APIView):
         items = TrajectorySerializer(page.items, many=True).data
         return Response({"items": items, "next_before": page.next_before})
 
-    @extend_schema(request=shapes.MembersBodySerializer, responses=shapes.AddedSerializer)
+    @extend_schema(request=shapes.AdditionBodySerializer, responses=shapes.AddedSerializer)
     def post(self, request: Request, dataset_id: str) -> Response:
-        """Add trajectories by their ids. What is in it already stays as it is."""
+        """Add trajectories by their ids, or all that a search finds now. What is in it already stays as it is."""
         caller = caller_of(request)
-        body = read_fields(shapes.MembersBodySerializer, request.data)
+        body = read_fields(shapes.AdditionBodySerializer, request.data)
         dataset = services.find_dataset(caller=caller, dataset_id=dataset_id, role=Role.REVIEWER)
-        added = services.add_ids_to_dataset(dataset=dataset, caller=caller, ids=body["trajectories"])
+        if body["query"] is not None:
+            added = add_found_to_dataset(dataset=dataset, caller=caller, query=body["query"])
+        else:
+            added = services.add_ids_to_dataset(dataset=dataset, caller=caller, ids=body["trajectories"])
         return Response({"n_added": added, "n_trajectories": _count(dataset)})
 
 

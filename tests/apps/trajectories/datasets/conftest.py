@@ -1,10 +1,13 @@
 """A dataset of the project, and trajectories to put into it."""
 
+import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 from django.utils import timezone
+from pytest_django.fixtures import Settings
 
 from apps.accounts.access import Caller
 from apps.accounts.models import Agent, Project, User
@@ -16,9 +19,22 @@ from tests.factories.trajectories import StepFactory, TrajectoryFactory
 AddTrajectory = Callable[..., Trajectory]
 
 
+@pytest.fixture(autouse=True)
+def data_dir(settings: Settings, tmp_path: Path) -> Path:
+    """Files of exports and imports go here."""
+    settings.CLAW = settings.CLAW.model_copy(update={"data_dir": tmp_path})
+    return tmp_path
+
+
 @pytest.fixture
 def caller(owner: User) -> Caller:
     return Caller(user=owner)
+
+
+@pytest.fixture
+def fetch_json() -> Callable[[Path], list[dict[str, Any]]]:
+    """Return a function that reads a file of JSON lines."""
+    return lambda path: [json.loads(line) for line in path.read_bytes().splitlines()]
 
 
 @pytest.fixture

@@ -1,0 +1,96 @@
+"""Shapes of exports in the REST API. They show and check; they never save."""
+
+from typing import Any
+
+from django.urls import reverse
+from rest_framework import serializers
+
+from apps.core.ids import ID_MAX_LENGTH
+from apps.core.serializers import StrictSerializer
+from apps.trajectories.datasets.exporting import sign_link
+from apps.trajectories.datasets.models import Export, FileFormat, Shape
+
+MAX_TOKEN_ROWS = 200
+
+
+class ExportSerializer(serializers.ModelSerializer[Export]):
+    """An export. `download_url` is there when it is done, for whoever may export, and works for an hour."""
+
+    dataset = serializers.CharField(source="dataset_id", allow_null=True, read_only=True)
+    snapshot = serializers.CharField(source="snapshot_id", allow_null=True, read_only=True)
+    format = serializers.CharField(source="file_format", read_only=True)
+    download_url = serializers.SerializerMethodField()
+
+    class Meta:
+        model = Export
+        fields = [
+            "id",
+            "snapshot",
+            "dataset",
+            "query",
+            "shape",
+            "format",
+            "state",
+            "error",
+            "n_total",
+            "n_done",
+            "n_gone",
+            "n_rows",
+            "n_left_out",
+            "n_bytes",
+            "created_by",
+            "created_at",
+            "started_at",
+            "ended_at",
+            "expires_at",
+            "download_url",
+        ]
+        read_only_fields = fields
+
+    def get_download_url(self, export: Export) -> str | None:
+        link = sign_link(export) if self.context.get("with_link", True) else None
+        return f"{reverse('api-export-file', args=[export.pk])}?token={link[0]}" if link else None
+
+
+class ExportPageSerializer(serializers.Serializer[Any]):
+    items = ExportSerializer(many=True)
+    next_before = serializers.CharField(allow_null=True)
+
+
+class ExportBodySerializer(StrictSerializer):
+    """One of snapshot, dataset and query says what is exported."""
+
+    snapshot = serializers.CharField(max_length=ID_MAX_LENGTH, allow_blank=True, default="")
+    dataset = serializers.CharField(max_length=ID_MAX_LENGTH, allow_blank=True, default="")
+    query = serializers.CharField(
+        allow_blank=True, allow_null=True, max_length=1000, default=None, help_text='a search; "" finds everything'
+    )
+    shape = serializers.ChoiceField(choices=Shape.choices)
+    format = serializers.ChoiceField(choices=FileFormat.choices, default=FileFormat.JSONL)
+
+
+class TokensQuerySerializer(StrictSerializer):
+    after = serializers.IntegerField(
+        required=False, default=-1, min_value=-1, help_text="`next_after` of the page before"
+    )
+    limit = serializers.IntegerField(required=False, default=50, min_value=1, max_value=MAX_TOKEN_ROWS)
+
+
+class TokenRowSerializer(serializers.Serializer[Any]):
+    """One step. `mask` is 1 for completion ids that may be trained on; the columns of an exported row, all told."""
+
+    trajectory = serializers.CharField()
+    index = serializers.IntegerField()
+    prompt_ids = serializers.ListField(child=serializers.IntegerField())
+    completion_ids = serializers.ListField(child=serializers.IntegerField())
+    mask = serializers.ListField(child=serializers.IntegerField())
+    logprobs = serializers.ListField(child=serializers.FloatField(), allow_null=True)
+    version = serializers.CharField(allow_null=True)
+    reward = serializers.FloatField(allow_null=True)
+    trajectory_reward = serializers.FloatField(allow_null=True)
+
+
+class TokenPageSerializer(serializers.Serializer[Any]):
+    items = TokenRowSerializer(many=True)
+    next_after = serializers.IntegerField(allow_null=True)
+    shape = serializers.CharField()

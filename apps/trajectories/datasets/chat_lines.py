@@ -1,0 +1,132 @@
+"""Conversations of other makers as trajectories: OpenAI's chat lines and ShareGPT's.
+
+Each answer of the assistant becomes a step that saw the messages before it. They have no tokens. Pure.
+"""
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from apps.trajectories.datasets.incoming import BadLine, Incoming, IncomingStep
+from apps.trajectories.datasets.line_shapes import OpenAILine, ShareGptLine, read_line
+
+Line = tuple[int, dict[str, Any]]
+ROLES = ("system", "developer", "user", "assistant", "tool", "function")
+SHAREGPT_ROLES = {
+    "system": "system",
+    "human": "user",
+    "user": "user",
+    "gpt": "assistant",
+    "assistant": "assistant",
+    "chatgpt": "assistant",
+    "tool": "tool",
+    "observation": "tool",
+    "function_response": "tool",
+    "function_call": "call",
+    "tool_call": "call",
+}
+
+
+def read_openai(lines: Sequence[Line]) -> Incoming:
+    """Read one conversation. An assistant message of weight 0 is context only: its step is kept out of training."""
+    ((line, data),) = lines
+    row = read_line(OpenAILine, line, data)
+    metadata = {**(row.model_extra or {}), **(row.metadata or {})}
+    steps = read_answers(line, row.messages, tools=row.tools or [])
+    return Incoming(line=line, channel=row.channel, group=row.group, metadata=metadata, reward=row.reward, steps=steps)
+
+
+def read_answers(line: int, messages: list[dict[str, Any]], *, tools: list[Any]) -> list[IncomingStep]:
+    """Return a step for each answer. Raises BadLine for what is no conversation, or one that nobody answers."""
+    steps: list[IncomingStep] = []
+    for place, message in enumerate(messages):
+        _check_message(line, place, message)
+        if message["role"] != "assistant":
+            continue
+        if place == 0:
+            raise BadLine(line, "messages.0: an answer cannot come first: nothing was asked")
+        plain = [{key: value for key, value in said.items() if key != "weight"} for said in messages[: place + 1]]
+        steps.append(
+            IncomingStep(
+                line=line,
+                index=len(steps),
+                messages=plain[:-1],
+                answer=plain[-1],
+                tools=tools,
+                follows=len(steps) - 1 if steps else None,
+                is_excluded=message.get("weight") == 0,
+            )
+        )
+    if messages[-1]["role"] != "assistant":
+        raise BadLine(line, "messages: the last one is not the assistant's: nothing answers it")
+    return steps
+
+
+def _check_message(line: int, place: int, message: dict[str, Any]) -> None:
+    if message.get("role") not in ROLES:
+        raise BadLine(line, f"messages.{place}.role: it is one of {', '.join(ROLES)}; this is {message.get('role')!r}")
+    content = message.get("content")
+    if content is not None and not isinstance(content, (str, list)):
+        raise BadLine(line, f"messages.{place}.content: it is a text, a list of parts or null")
+    has_calls = message["role"] == "assistant" and (message.get("tool_calls") or message.get("function_call"))
+    if not content and not has_calls and message["role"] in {"user", "assistant"}:
+        raise BadLine(line, f"messages.{place}: it says nothing")
+
+
+def read_sharegpt(lines: Sequence[Line]) -> Incoming:
+    """Read one conversation; calls of functions, written as JSON in a text, become tool calls."""
+    ((line, data),) = lines
+    row = read_line(ShareGptLine, line, data)
+    messages = _translate(line, row.conversations)
+    if row.system:
+        messages.insert(0, {"role": "system", "content": row.system})
+    steps = read_answers(line, messages, tools=_read_tools(line, row.tools))
+    return Incoming(line=line, metadata=dict(row.model_extra or {}), steps=steps)
+
+
+def _translate(line: int, turns: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    messages: list[dict[str, Any]] = []
+    call_id = ""
+    for place, turn in enumerate(turns):
+        role, text = SHAREGPT_ROLES.get(str(turn.get("from", ""))), turn.get("value")
+        if role is None:
+            known = ", ".join(SHAREGPT_ROLES)
+            raise BadLine(line, f"conversations.{place}.from: it is one of {known}; this is {turn.get('from')!r}")
+        if not isinstance(text, str):
+            raise BadLine(line, f"conversations.{place}.value: it is a text")
+        if role == "call":
+            call_id = f"call{place}"
+            messages.append(_read_call(line, place, text, call_id=call_id))
+        elif role == "tool":
+            messages.append({"role": "tool", "tool_call_id": call_id, "content": text})
+        else:
+            messages.append({"role": role, "content": text})
+    return messages
+
+
+def _read_call(line: int, place: int, text: str, *, call_id: str) -> dict[str, Any]:
+    try:
+        call = json.loads(text)
+        name, arguments = call["name"], call.get("arguments", {})
+    except (ValueError, TypeError, KeyError) as error:
+        raise BadLine(line, f"conversations.{place}.value: a call is JSON with a name and arguments") from error
+    spelled = arguments if isinstance(arguments, str) else json.dumps(arguments)
+    function = {"name": name, "arguments": spelled}
+    tool_call = {"id": call_id, "type": "function", "function": function}
+    return {"role": "assistant", "content": None, "tool_calls": [tool_call]}
+
+
+def _read_tools(line: int, tools: str | list[Any] | None) -> list[Any]:
+    if not tools:
+        return []
+    if isinstance(tools, str):
+        try:
+            tools = json.loads(tools)
+        except ValueError as error:
+            raise BadLine(line, "tools: this text is not JSON") from error
+    if not isinstance(tools, list):
+        raise BadLine(line, "tools: it is a list of functions")
+    return [
+        tool if isinstance(tool, dict) and "function" in tool else {"type": "function", "function": tool}
+        for tool in tools
+    ]

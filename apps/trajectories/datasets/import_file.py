@@ -1,0 +1,142 @@
+"""The uploaded file: kept on disk, made lines of JSON whatever it was, and indexed so that the lines of one trajectory
+are found wherever they stand. Memory holds places of lines, never the lines.
+"""
+
+import json
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from apps.core.errors import InvalidInput, TooLarge
+from apps.trajectories.datasets.incoming import BadLine
+from apps.trajectories.datasets.readers import READERS, Line, choose_format
+from apps.trajectories.datasets.row_files import JSON_COLUMNS, dump_line
+
+MAX_BYTES = 2 * 1024**3
+MAX_LINE_BYTES = 256 * 1024**2
+_PARQUET_MAGIC = b"PAR1"
+_GZIP_MAGIC = b"\x1f\x8b"
+_BATCH_ROWS = 64
+
+
+def save_upload(chunks: Iterable[bytes], path: Path) -> int:
+    """Keep an upload and return its size. Raises TooLarge, and InvalidInput for what is empty or packed."""
+    draft = path.with_suffix(".draft")
+    n_bytes = 0
+    with draft.open("wb") as file:
+        for chunk in chunks:
+            if n_bytes == 0 and chunk.startswith(_GZIP_MAGIC):
+                raise InvalidInput("the file is packed: unpack it first", field="file")
+            n_bytes += len(chunk)
+            if n_bytes > MAX_BYTES:
+                raise TooLarge(f"a file may have {MAX_BYTES // 1024**2} MiB: send it in several", field="file")
+            file.write(chunk)
+    if not n_bytes:
+        raise InvalidInput("the file is empty", field="file")
+    draft.replace(path)
+    return n_bytes
+
+
+def make_lines(upload: Path, lines: Path, *, tick: Callable[[], None]) -> Path:
+    """Return the upload as lines of JSON: itself, or what its Parquet rows say. `tick` is called now and then.
+
+    Raises InvalidInput for what is no whole Parquet file.
+    """
+    with upload.open("rb") as file:
+        if file.read(len(_PARQUET_MAGIC)) != _PARQUET_MAGIC:
+            return upload
+    if lines.exists():
+        return lines
+    draft = lines.with_suffix(".draft")
+    try:
+        with draft.open("wb") as file:
+            for batch in pq.ParquetFile(upload).iter_batches(batch_size=_BATCH_ROWS):
+                tick()
+                for row in batch.to_pylist():
+                    file.write(dump_line({name: _from_cell(name, value) for name, value in row.items()}))
+    except pa.ArrowException as error:
+        raise InvalidInput(f"the file is no whole Parquet file: {error}", field="file") from error
+    draft.replace(lines)
+    return lines
+
+
+def _from_cell(name: str, value: Any) -> Any:
+    """A text that is no JSON stays a text, and the line is refused by what it should have been."""
+    if name not in JSON_COLUMNS or not isinstance(value, str):
+        return value
+    try:
+        return json.loads(value)
+    except ValueError:
+        return value
+
+
+@dataclass(frozen=True, kw_only=True)
+class Indexed:
+    """What a look at every line found. `problems` are the lines that belong to no trajectory."""
+
+    n_lines: int
+    n_groups: int
+    problems: list[BadLine]
+
+
+def index_file(path: Path, index: Path, *, row_format: str, tick: Callable[[], None]) -> Indexed:
+    """Look at every line once and write where the lines of each trajectory stand, a line of JSON for each.
+
+    `tick` is called now and then.
+    """
+    groups: dict[tuple[str, str | int], list[tuple[int, int]]] = {}
+    problems = []
+    n_lines = offset = 0
+    with path.open("rb") as file:
+        while data := file.readline(MAX_LINE_BYTES + 1):
+            n_lines += 1
+            tick()
+            if data.strip():
+                try:
+                    key = _find_group(n_lines, data, row_format=row_format)
+                    groups.setdefault(key, []).append((n_lines, offset))
+                except BadLine as problem:
+                    problems.append(problem)
+            offset += len(data)
+    draft = index.with_suffix(".draft")
+    with draft.open("w") as out:
+        out.writelines(json.dumps([name, places]) + "\n" for (name, _), places in groups.items())
+    draft.replace(index)
+    return Indexed(n_lines=n_lines, n_groups=len(groups), problems=problems)
+
+
+def read_groups(path: Path, index: Path, *, first: int = 0) -> Iterator[tuple[str, list[Line]]]:
+    """Yield the format and the lines of each trajectory from the `first` on, in the order of their first lines."""
+    with path.open("rb") as file, index.open() as entries:
+        for entry in islice(entries, first, None):
+            name, places = json.loads(entry)
+            lines = []
+            for line, offset in places:
+                file.seek(offset)
+                lines.append((line, json.loads(file.readline())))
+            yield name, lines
+
+
+def _find_group(line: int, data: bytes, *, row_format: str) -> tuple[str, str | int]:
+    """Return the line's format and what names its trajectory in the file. Raises BadLine."""
+    row = _parse_line(line, data)
+    name = choose_format(row, row_format, line)
+    key = READERS[name].key(row)
+    return name, line if key is None else key
+
+
+def _parse_line(line: int, data: bytes) -> dict[str, Any]:
+    if len(data) > MAX_LINE_BYTES:
+        raise BadLine(line, f"a line may have {MAX_LINE_BYTES // 1024**2} MiB")
+    try:
+        row = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise BadLine(line, f"this is not JSON: {error}") from error
+    if not isinstance(row, dict):
+        raise BadLine(line, "this is JSON, but no object")
+    return row

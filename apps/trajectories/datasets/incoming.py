@@ -1,0 +1,135 @@
+"""A trajectory on its way into the pool, whatever file it came from, and the error that names a bad line.
+
+Knows no format and writes nothing.
+"""
+
+import hashlib
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field, replace
+from datetime import datetime
+from itertools import pairwise
+from typing import Any
+
+from apps.core.texts import find_fault
+from apps.trajectories.calls import Sampling
+from apps.trajectories.services import MAX_METADATA_BYTES
+
+_LENGTHS = {"title": 200, "group": 100}
+
+
+class BadLine(Exception):
+    """A line that cannot be imported, and why."""
+
+    def __init__(self, line: int, reason: str) -> None:
+        super().__init__(f"line {line}: {reason}")
+        self.line = line
+        self.reason = reason
+
+
+@dataclass(frozen=True, kw_only=True)
+class IncomingStep:
+    """One model call. Tokens or messages (or both): ids are int32 and log-probs float32, packed; None: it has none.
+
+    `follows` is the place (in the trajectory's list) of the step that its messages go on from, None if nothing is
+    known of that.
+    """
+
+    line: int
+    index: int
+    answer: dict[str, Any]
+    prompt_ids: bytes = b""
+    completion_ids: bytes = b""
+    logprobs: bytes | None = None
+    messages: list[Any] = field(default_factory=list)
+    tools: list[Any] = field(default_factory=list)
+    follows: int | None = None
+    reward: float | None = None
+    version: str = ""
+    finish_reason: str = ""
+    status: str = "complete"
+    side_call: str = ""
+    is_exact: bool = False
+    is_excluded: bool = False
+    token_check: str = ""
+    client_step_id: str = ""
+    metadata: dict[str, Any] = field(default_factory=dict)
+    sampling: Sampling = field(default_factory=Sampling)
+    started_at: datetime | None = None
+    ended_at: datetime | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Incoming:
+    """One trajectory. `source_id` is what it was called where it came from."""
+
+    line: int
+    source_id: str = ""
+    channel: str = ""
+    group: str = ""
+    title: str = ""
+    metadata: dict[str, Any] = field(default_factory=dict)
+    reward: float | None = None
+    is_excluded: bool = False
+    has_error: bool = False
+    started_at: datetime | None = None
+    steps: Sequence[IncomingStep] = ()
+
+
+def check_incoming(incoming: Incoming) -> None:
+    """Raise BadLine for what the pool could not hold, whichever format it came in."""
+    for name, length in _LENGTHS.items():
+        if len(getattr(incoming, name)) > length:
+            raise BadLine(incoming.line, f"{name}: it may have {length} characters")
+    for name in ("title", "group", "metadata"):
+        if fault := find_fault(getattr(incoming, name)):
+            raise BadLine(incoming.line, f"{name}: {fault}")
+    _check_size(incoming.line, "metadata", incoming.metadata)
+    check_reward(incoming.line, incoming.reward, name="trajectory_reward")
+    for step in incoming.steps:
+        _check_step(step)
+    _check_names(incoming.steps)
+    for before, now in pairwise(incoming.steps):
+        if now.index <= before.index:
+            raise BadLine(now.line, f"index: two steps of one trajectory have {now.index}")
+
+
+def _check_names(steps: Sequence[IncomingStep]) -> None:
+    seen: set[str] = set()
+    for step in steps:
+        if step.client_step_id and step.client_step_id in seen:
+            raise BadLine(step.line, f"client_step_id: two steps of one trajectory are called {step.client_step_id!r}")
+        seen.add(step.client_step_id)
+
+
+def _check_step(step: IncomingStep) -> None:
+    if step.logprobs is not None and len(step.logprobs) != len(step.completion_ids):
+        n_logprobs, n_ids = len(step.logprobs) // 4, len(step.completion_ids) // 4
+        raise BadLine(step.line, f"{n_logprobs} log-probs for {n_ids} completion ids: each id needs its own")
+    check_reward(step.line, step.reward, name="reward")
+    if fault := find_fault([step.metadata, step.client_step_id, step.finish_reason, step.token_check]):
+        raise BadLine(step.line, fault)
+    _check_size(step.line, "metadata", step.metadata)
+
+
+def _check_size(line: int, name: str, value: dict[str, Any]) -> None:
+    if (n_bytes := len(json.dumps(value))) > MAX_METADATA_BYTES:
+        raise BadLine(line, f"{name}: it may have {MAX_METADATA_BYTES} bytes; this has {n_bytes}")
+
+
+def check_reward(line: int, reward: float | None, *, name: str) -> None:
+    """Raise BadLine for what no label can say."""
+    if reward is not None and not (math.isfinite(reward) and -1 <= reward <= 1):
+        raise BadLine(line, f"{name}: a reward is a number from -1 to 1; this is {reward}: scale it first")
+
+
+def hash_incoming(incoming: Incoming) -> str:
+    """Return the SHA-256 (hex) over all that it says, but for its name and where in a file it stood."""
+    steps = [replace(step, line=0) for step in incoming.steps]
+    content = asdict(replace(incoming, line=0, source_id="", steps=steps))
+    return hashlib.sha256(json.dumps(content, sort_keys=True, default=_spell).encode()).hexdigest()
+
+
+def _spell(value: Any) -> str:
+    return value.hex() if isinstance(value, bytes) else str(value)

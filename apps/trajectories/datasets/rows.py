@@ -1,0 +1,195 @@
+"""Trajectories as rows of a file, and what stands in a row. Two shapes:
+
+- messages: a row is a conversation. `messages` holds all of it, and each of `turns` is a step whose prompt is the
+  messages before `at` and whose answer is the one at it. A step that the client branched off, or whose last messages
+  were taken out again, has a row of its own: with `turns`, every step's prompt is exact.
+- tokens: a row is a step, as the engine saw and said it.
+
+Everything that a row says of its trajectory is the same in all of the trajectory's rows. Pure but for reading steps.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from apps.trajectories.datasets.models import Shape
+from apps.trajectories.models import Step, Trajectory
+from apps.trajectories.trie import StepView, iterate_steps, load_tools
+
+FORMATS = {Shape.MESSAGES: "claw.messages.v1", Shape.TOKENS: "claw.tokens.v1"}
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pinned:
+    """What a snapshot says of a trajectory: rewards, and where it ended, at that moment."""
+
+    reward: float | None
+    step_rewards: Mapping[str, float]
+    end_index: int
+
+
+@dataclass(kw_only=True)
+class Tally:
+    """What was written and what had nothing of the shape; filled while rows are read."""
+
+    n_rows: int = 0
+    n_left_out: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Source:
+    """A trajectory to be rendered: now, or as it was pinned."""
+
+    trajectory: Trajectory
+    pinned: Pinned | None
+    tally: Tally
+    tools: dict[str, list[Any]] = field(default_factory=dict)
+
+    @property
+    def n_steps(self) -> int | None:
+        return self.pinned.end_index if self.pinned else None
+
+    def reward_of(self, step: Step) -> float | None:
+        return self.pinned.step_rewards.get(str(step.index)) if self.pinned else step.reward
+
+    def tools_of(self, digest: str) -> list[Any]:
+        if digest not in self.tools:
+            self.tools[digest] = load_tools(project_id=self.trajectory.project_id, digest=digest)
+        return self.tools[digest]
+
+    def iterate(self, *, with_messages: bool) -> Iterator[StepView]:
+        for view in iterate_steps(self.trajectory, with_messages=with_messages):
+            if self.n_steps is None or view.row.index < self.n_steps:
+                yield view
+
+
+def render_rows(
+    trajectory: Trajectory, *, shape: str, pinned: Pinned | None = None, tally: Tally | None = None
+) -> Iterator[Row]:
+    """Yield the trajectory's rows in order. Steps with nothing of this shape are counted in `tally`."""
+    source = _Source(trajectory=trajectory, pinned=pinned, tally=tally or Tally())
+    render = _render_tokens if shape == Shape.TOKENS else _render_conversations
+    for row in render(source):
+        source.tally.n_rows += 1
+        yield row
+
+
+def _render_head(source: _Source, *, shape: Shape, n_rows: int) -> Row:
+    trajectory = source.trajectory
+    return {
+        "format": FORMATS[shape],
+        "trajectory": trajectory.pk,
+        "n_rows": n_rows,
+        "agent": trajectory.agent.slug,
+        "channel": trajectory.channel,
+        "group": trajectory.group,
+        "title": trajectory.title,
+        "trajectory_metadata": trajectory.metadata,
+        "trajectory_reward": source.pinned.reward if source.pinned else trajectory.reward,
+        "trajectory_is_excluded": trajectory.is_excluded,
+        "trajectory_has_error": trajectory.has_error,
+        "trajectory_started_at": _say_time(trajectory.started_at),
+    }
+
+
+def _render_step(source: _Source, step: Step) -> Row:
+    """What both shapes say of a step."""
+    return {
+        "index": step.index,
+        "reward": source.reward_of(step),
+        "version": step.version_id,
+        "finish_reason": step.finish_reason,
+        "status": step.status,
+        "side_call": step.side_call,
+        "is_excluded": step.is_excluded,
+        "temperature": step.temperature,
+        "top_p": step.top_p,
+        "top_k": step.top_k,
+        "client_step_id": step.client_step_id,
+        "metadata": step.metadata,
+        "started_at": _say_time(step.started_at),
+        "ended_at": _say_time(step.ended_at),
+    }
+
+
+def _render_tokens(source: _Source) -> Iterator[Row]:
+    steps = Step.objects.filter(trajectory=source.trajectory)
+    if source.n_steps is not None:
+        steps = steps.filter(index__lt=source.n_steps)
+    n_rows = steps.filter(n_prompt_tokens__gt=0, n_completion_tokens__gt=0).count()
+    head = _render_head(source, shape=Shape.TOKENS, n_rows=n_rows)
+    for view in source.iterate(with_messages=False):
+        if view.prompt_ids and view.completion_ids:
+            yield {**head, **_render_token_step(source, view)}
+        else:
+            source.tally.n_left_out += 1
+
+
+def _render_token_step(source: _Source, view: StepView) -> Row:
+    is_trained = is_trainable(view.row) and not source.trajectory.is_excluded
+    return {
+        **_render_step(source, view.row),
+        "is_exact": view.row.is_exact,
+        "token_check": view.row.token_check,
+        "prompt_ids": view.prompt_ids,
+        "completion_ids": view.completion_ids,
+        "mask": [int(is_trained)] * len(view.completion_ids),
+        "logprobs": view.logprobs or None,
+        "answer": view.answer,
+    }
+
+
+def read_token_page(trajectory: Trajectory, *, after: int, limit: int) -> tuple[list[Row], int | None]:
+    """Return up to `limit` steps after the index `after` as token rows, and the index to ask the next page with."""
+    source = _Source(trajectory=trajectory, pinned=None, tally=Tally())
+    views = list(iterate_steps(trajectory, first=after + 1, limit=limit + 1, with_messages=False))
+    head = _render_head(source, shape=Shape.TOKENS, n_rows=trajectory.n_steps)
+    shown = [view for view in views[:limit] if view.prompt_ids and view.completion_ids]
+    rows = [{**head, **_render_token_step(source, view)} for view in shown]
+    return rows, views[limit - 1].row.index if len(views) > limit else None
+
+
+def is_trainable(step: Step) -> bool:
+    """Say whether the step's sampled tokens may be trained on, as `StepQuerySet.for_training` says of many."""
+    return step.status == "complete" and step.is_exact and not step.is_excluded and not step.side_call
+
+
+def _render_conversations(source: _Source) -> Iterator[Row]:
+    views = {}
+    for view in source.iterate(with_messages=True):
+        if view.messages:
+            views[view.row.pk] = view
+        else:
+            source.tally.n_left_out += 1
+    goes_on_in = _find_continuations(views)
+    ends = [view for step_id, view in views.items() if step_id not in goes_on_in]
+    head = _render_head(source, shape=Shape.MESSAGES, n_rows=len(ends))
+    for end in ends:
+        turns = [end]
+        while (parent_id := turns[0].row.parent_id) and goes_on_in.get(parent_id) == turns[0].row.pk:
+            turns.insert(0, views[parent_id])
+        yield {
+            **head,
+            "messages": [*end.messages, end.answer],
+            "tools": source.tools_of(end.row.tools_digest),
+            "turns": [{"at": len(view.messages), **_render_step(source, view.row)} for view in turns],
+        }
+
+
+def _find_continuations(views: Mapping[str, StepView]) -> dict[str, str]:
+    """Return by step the first one that goes on exactly where it ended, with the same tools; side calls last."""
+    found: dict[str, str] = {}
+    for view in sorted(views.values(), key=lambda view: (bool(view.row.side_call), view.row.index)):
+        parent = views.get(view.row.parent_id or "")
+        if parent is None or parent.row.pk in found:
+            continue
+        has_all = view.row.shared_messages > len(parent.messages)
+        if has_all and view.row.tools_digest == parent.row.tools_digest:
+            found[parent.row.pk] = view.row.pk
+    return found
+
+
+def _say_time(moment: datetime) -> str:
+    return moment.isoformat()

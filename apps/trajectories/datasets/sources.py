@@ -1,0 +1,82 @@
+"""What an export is made of: the trajectories of a snapshot, a dataset or a search, in order of their ids.
+
+The order is the key, so that work can go on after any of them. Trajectories that came later are not in it.
+"""
+
+from dataclasses import dataclass
+
+from django.db.models import Max
+
+from apps.accounts.access import Caller
+from apps.accounts.models import Project
+from apps.core.errors import InvalidInput
+from apps.trajectories.datasets.models import AddedBy, Dataset, Export, SnapshotEntry
+from apps.trajectories.datasets.rows import Pinned
+from apps.trajectories.datasets.services import add_to_dataset
+from apps.trajectories.models import Trajectory
+from apps.trajectories.querysets import TrajectoryQuerySet
+from apps.trajectories.search.language import parse_query
+from apps.trajectories.search.services import find_matching, patience
+
+
+@dataclass(frozen=True, kw_only=True)
+class Item:
+    """One trajectory of a source. None: the snapshot has it, the pool does not any more."""
+
+    trajectory_id: str
+    trajectory: Trajectory | None
+    pinned: Pinned | None
+
+
+def add_found_to_dataset(*, dataset: Dataset, caller: Caller, query: str) -> int:
+    """Add all that a search finds now and return how many are new in the dataset. Raises SearchError, TooSlow."""
+    rows = find_matching(project=dataset.project, query=parse_query(query))
+    return add_to_dataset(dataset=dataset, caller=caller, trajectories=rows, how=AddedBy.SEARCH, query=query)
+
+
+def measure_source(export: Export) -> tuple[int, str]:
+    """Return how many trajectories the source has now, and the last one's id. Raises InvalidInput when it has none."""
+    if export.snapshot:
+        return export.snapshot.n_trajectories, ""
+    rows = _rows_of(export)
+    with patience():
+        last = rows.aggregate(last=Max("id"))["last"] or ""
+        n = rows.order_by().count()
+    if not n:
+        raise InvalidInput("there is no trajectory in it: nothing to export", field="query" if export.query else "")
+    return n, last
+
+
+def read_items(export: Export, *, after: str, limit: int) -> list[Item]:
+    """Return the next trajectories of the source whose ids sort after `after`."""
+    if export.snapshot_id is not None:
+        return _read_entries(export, after=after, limit=limit)
+    rows = _rows_of(export).filter(pk__gt=after).order_by("pk")
+    if export.last_id:
+        rows = rows.filter(pk__lte=export.last_id)
+    return [Item(trajectory_id=row.pk, trajectory=row, pinned=None) for row in rows[:limit]]
+
+
+def _read_entries(export: Export, *, after: str, limit: int) -> list[Item]:
+    rows = SnapshotEntry.objects.filter(snapshot=export.snapshot_id, trajectory_id__gt=after)
+    entries = list(rows.order_by("trajectory_id")[:limit])
+    ids = [entry.trajectory_id for entry in entries]
+    known = _of_project(export.project).in_bulk(ids)
+    return [
+        Item(
+            trajectory_id=entry.trajectory_id,
+            trajectory=known.get(entry.trajectory_id),
+            pinned=Pinned(reward=entry.reward, step_rewards=entry.step_rewards, end_index=entry.end_index),
+        )
+        for entry in entries
+    ]
+
+
+def _rows_of(export: Export) -> TrajectoryQuerySet:
+    if export.dataset_id is not None:
+        return _of_project(export.project).filter(memberships__dataset=export.dataset_id)
+    return find_matching(project=export.project, query=parse_query(export.query), now=export.created_at)
+
+
+def _of_project(project: Project) -> TrajectoryQuerySet:
+    return Trajectory.objects.of_project(project)
