@@ -14,6 +14,7 @@ _TRACEPARENT = re.compile(r"^[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-[0-9a-f]{16}-[0
 _REQUEST_KIND = re.compile(r'"request_kind"\s*:\s*"(\w+)"')
 _CLIENTS_OWN = ("x-session-affinity", "x-parent-session-id", "x-opencode-session")  # with these, so is x-session-id
 _MARKS_IN_BODIES = (b"prompt_cache_key", b"previous_response_id")
+_TURN = "turn"  # Codex's word for it
 _PARENTS = ("x-codex-parent-thread-id", "x-parent-session-id")
 
 
@@ -33,6 +34,11 @@ class Marks:
     """What Codex says that the call is for, "" for other clients."""
     retry_count: int
     previous_response_id: str
+
+    @property
+    def is_turn(self) -> bool:
+        """The client says that this is the conversation itself, whatever it did to the history before."""
+        return self.kind == _TURN
 
 
 def read_marks(headers: Mapping[str, str], body: Mapping[str, Any], *, session_key: str) -> Marks:

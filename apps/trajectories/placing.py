@@ -98,7 +98,7 @@ def _place_in_named_session(call: Call, *, agent: Agent, key: ApiKey, shared: Sh
         return Place(scope=scope, session_key=name, side_call=_recognise(call))
     trajectory = shared.take_locked(trajectory)
     place = _find_parent_in(Place(scope=scope, trajectory=trajectory, session_key=name), call)
-    is_unknown = place.parent_id is None and place.side_call == SideCall.NONE
+    is_unknown = place.parent_id is None and place.side_call == SideCall.NONE and not call.marks.is_turn
     if is_unknown and call.marks.is_session_named_by_client and _is_beside_main_chain(call, trajectory):
         return replace(place, side_call=SideCall.OTHER)
     return place

@@ -91,6 +91,20 @@ def test_what_goes_on_beside_the_main_chain_stays_beside_it(key: ApiKey) -> None
 
 
 @pytest.mark.django_db
+def test_what_codex_calls_a_turn_is_the_main_chain_after_a_compaction_too(key: ApiKey) -> None:
+    def call(kind: str, *messages: dict[str, Any], **body: Any) -> None:
+        header = {"thread-id": "s", "x-codex-turn-metadata": f'{{"request_kind":"{kind}"}}'}
+        ExchangeFactory.create(key=key, session_key="s", header=header, messages=list(messages), body=body)
+
+    call("turn", {"role": "system", "content": "You code."}, user("hello"), tools=[TOOL])
+    call("compaction", {"role": "system", "content": "You code."}, user("hello"), said("hi"), user("sum up"))
+    call("turn", user("what was said before: hello"), user("thanks"), tools=[TOOL])
+    fold_pending()
+    kinds = Step.objects.order_by("index").values_list("side_call", flat=True)
+    assert list(kinds) == [SideCall.NONE, SideCall.COMPACTION, SideCall.NONE]
+
+
+@pytest.mark.django_db
 def test_the_main_chain_goes_on_from_an_announcement(key: ApiKey) -> None:
     announce = [OPENCLAW, user("hello"), said("hi"), user("A background task completed. Use it.")]
     named: dict[str, Any] = {"key": key, "session_key": "s", "header": {"session_id": "s"}}
