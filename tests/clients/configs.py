@@ -33,7 +33,15 @@ def write_claude_code(*, url: str, key: str, model: str) -> dict[str, str]:
 
 def write_openclaw(*, url: str, key: str, model: str, api: str = OPENCLAW_APIS[0]) -> str:
     """Return `~/.openclaw/openclaw.json`."""
-    base_url = url if api == "anthropic-messages" else f"{url}/v1"
+    config = {
+        "models": {"mode": "merge", "providers": {"claw": name_provider(url=url, key=key, model=model, api=api)}},
+        "agents": {"defaults": {"model": {"primary": f"claw/{model}"}}},
+    }
+    return json.dumps(config, indent=2, ensure_ascii=False) + "\n"
+
+
+def name_provider(*, url: str, key: str, model: str, api: str) -> dict[str, object]:
+    """Return one of OpenClaw's providers."""
     entry = {
         "id": model,
         "name": model,
@@ -42,18 +50,20 @@ def write_openclaw(*, url: str, key: str, model: str, api: str = OPENCLAW_APIS[0
         "maxTokens": 8192,
         "compat": {"sendSessionAffinityHeaders": True, "supportsPromptCacheKey": True},
     }
-    provider = {"baseUrl": base_url, "apiKey": key, "api": api, "models": [entry]}
-    config = {
-        "models": {"mode": "merge", "providers": {"claw": provider}},
-        "agents": {"defaults": {"model": {"primary": f"claw/{model}"}}},
-    }
-    return json.dumps(config, indent=2) + "\n"
+    base_url = url if api == "anthropic-messages" else f"{url}/v1"
+    return {"baseUrl": base_url, "apiKey": key, "api": api, "models": [entry]}
 
 
 def write_openclaw_daemon(*, port: int, token: str) -> dict[str, object]:
-    """Return what OpenClaw's own daemon needs beside it."""
+    """Return what OpenClaw's own daemon needs beside it, its door for HTTP open."""
     return {
-        "gateway": {"mode": "local", "bind": "loopback", "port": port, "auth": {"mode": "token", "token": token}},
+        "gateway": {
+            "mode": "local",
+            "bind": "loopback",
+            "port": port,
+            "auth": {"mode": "token", "token": token},
+            "http": {"endpoints": {"chatCompletions": {"enabled": True}}},
+        },
         "update": {"checkOnStart": False},
     }
 

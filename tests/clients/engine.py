@@ -1,9 +1,14 @@
-"""A fake engine that plays a model with a will: asked to use a tool it calls one that the client has, else it talks.
+"""A fake engine that plays a model with a will: asked to use a tool it calls one that the client has, asked for its
+helper it starts a sub-agent, asked for a story it fills the context, asked to sum up it does so in the form that agents
+demand; else it talks.
 
-Each request is decided by itself, so several sessions may talk at once. No two answers are alike.
+Each request is decided by itself, so several sessions may talk at once. No two answers are alike. A prompt has as many
+ids as a real one would have, about, and begins as the one before it did: clients compact by what `usage` says.
 """
 
 import itertools
+import json
+import zlib
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 from typing import Any
@@ -26,6 +31,20 @@ KNOWN_TOOLS: dict[str, Json] = {
     "shell": {"command": ["bash", "-lc", COMMAND]},
     "Bash": {"command": COMMAND, "description": "Say who was here"},
 }
+DELEGATING = "ask your helper"
+DELEGATION = f"Please {DELEGATING}."
+KNOWN_HELPERS: dict[str, Json] = {
+    "Agent": {"description": "greet", "prompt": TURNS[0], "subagent_type": "general-purpose"},
+    "tool_call": {"id": "sessions_spawn", "args": {"task": TURNS[0], "label": "helper"}},
+    "multi_agent_v1__spawn_agent": {"message": TURNS[0]},
+}
+TELLING = "tell a long story"
+STORY = "Please tell a long story."
+_CHAPTER = " Once there was an otter." * 100
+_N_CHAPTERS = 24  # 60,000 characters, 15,000 ids in the next prompt
+_HEADINGS = ("Decisions", "Open TODOs", "Constraints/Rules", "Pending user asks", "Exact identifiers")
+SUMMARY = "<summary>" + "".join(f"\n## {heading}\nNone.\n" for heading in _HEADINGS) + "</summary>"
+_SUMMING_UP = ("context summarization assistant", "CRITICAL: Respond with TEXT ONLY", "CONTEXT CHECKPOINT COMPACTION")
 _OPENCLAW_TAIL = "BEGIN_OPENCLAW_INTERNAL_CONTEXT"  # a user message that nobody typed
 
 
@@ -55,22 +74,42 @@ class ToolUsingEngine(FakeEngine):
 
     def _write_script(self, body: Json) -> Script:
         script = Script(pieces=["Answer", " number", f" {next(self._numbers)}", "."], max_prompt_chars=10_000_000)
-        if is_asking_for_a_tool(body.get("messages", ())):
-            script.tool = choose_tool(body.get("tools") or ())
+        messages, tools = body.get("messages", ()), body.get("tools") or ()
+        asked = read_what_is_asked(messages)
+        if any(text in f"{messages[0]['content']}{asked}" for text in _SUMMING_UP):
+            script.pieces = [*script.pieces, "\n", SUMMARY]
+        elif TELLING in asked:
+            script.pieces += [_CHAPTER] * _N_CHAPTERS
+        elif ASKING in asked:
+            script.tool = choose_tool(tools, known=KNOWN_TOOLS)
+        elif DELEGATING in asked:
+            script.tool = choose_tool(tools, known=KNOWN_HELPERS)
         return script
 
+    def _sample(self, body: Json, headers: dict[str, str]) -> EngineCall:
+        call = super()._sample(body, headers)
+        call.prompt_token_ids = tokenize(body)
+        return call
 
-def is_asking_for_a_tool(messages: Sequence[Json]) -> bool:
-    """Say whether the last that a person typed asks for a tool, and nothing was answered to it yet."""
+
+def read_what_is_asked(messages: Sequence[Json]) -> str:
+    """Return the last that a person typed, "" where something was answered to it already."""
     for message in reversed(messages):
         text = str(message.get("content"))
         if message["role"] in {"system", "developer"} or _OPENCLAW_TAIL in text:
             continue
-        return message["role"] == "user" and ASKING in text
-    return False
+        return text if message["role"] == "user" else ""
+    return ""
 
 
-def choose_tool(tools: Sequence[Json]) -> Json | None:
+def choose_tool(tools: Sequence[Json], *, known: dict[str, Json]) -> Json | None:
     """Return a call of the first known tool, None where the client offers none."""
     names = [tool["function"]["name"] for tool in tools]
-    return next(({"name": name, "arguments": KNOWN_TOOLS[name]} for name in names if name in KNOWN_TOOLS), None)
+    return next(({"name": name, "arguments": known[name]} for name in names if name in known), None)
+
+
+def tokenize(body: Json) -> list[int]:
+    """Return one id for every four characters of the prompt."""
+    text = json.dumps(body.get("tools")) + "".join(json.dumps(message) for message in body.get("messages", ()))
+    blocks = (text[start : start + 4].encode() for start in range(0, len(text), 4))
+    return [3 + zlib.crc32(block) % 48_997 for block in blocks]

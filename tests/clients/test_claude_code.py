@@ -1,35 +1,48 @@
-"""Claude Code, headless: one session of three turns, resumed by a new process each time."""
+"""Claude Code, headless: one session of three turns, resumed by a new process each time; its side calls."""
 
 from pathlib import Path
-from uuid import uuid4
 
 import pytest
 
-from tests.clients.configs import write_claude_code
-from tests.clients.conftest import MODEL, ReadPool
-from tests.clients.engine import TURNS
+from apps.trajectories.models import SideCall
+from tests.clients.claude_code import ClaudeCode
+from tests.clients.conftest import ReadPool
+from tests.clients.engine import DELEGATION, TURNS
 from tests.clients.gateway import GatewayProcess
-from tests.clients.installing import install_node, install_npm
-from tests.clients.pool import check_conversation
-from tests.clients.running import Place
-
-PACKAGE = "@anthropic-ai/claude-code@2.1.332"
-FLAGS = ("--allowedTools", "Bash", "--output-format", "text")
-ROOT_ENV = {"IS_SANDBOX": "1"}  # it refuses to work for the root user otherwise
+from tests.clients.pool import check_conversation, said_by_tools
 
 pytestmark = [pytest.mark.clients, pytest.mark.timeout(1200)]
 
 
-def test_a_resumed_session_is_one_trajectory(gateway: GatewayProcess, pool: ReadPool, tmp_path: Path) -> None:
-    node, programs = install_node(), install_npm("claude-code", PACKAGE)
-    env = ROOT_ENV | write_claude_code(url=gateway.url, key=gateway.secret, model=MODEL)
-    place = Place.make(tmp_path, env=env, path=str(node))
-    session_id = str(uuid4())
+@pytest.fixture
+def claude(gateway: GatewayProcess, tmp_path: Path) -> ClaudeCode:
+    return ClaudeCode(tmp_path, gateway=gateway)
 
-    for number, turn in enumerate(TURNS):
-        which = "--resume" if number else "--session-id"
-        assert "Answer number" in place.run([programs / "claude", "-p", turn, which, session_id, *FLAGS])
+
+def test_a_resumed_session_is_one_trajectory(claude: ClaudeCode, pool: ReadPool) -> None:
+    for turn in TURNS:
+        assert "Answer number" in claude.say(turn)
 
     (session,) = pool()
     check_conversation(session)
-    assert session.row.session_key == session_id
+    assert session.row.session_key == claude.session_id
+
+
+def test_a_sub_agent_is_a_trajectory_below_its_parent(claude: ClaudeCode, pool: ReadPool) -> None:
+    assert "Answer number" in claude.say(DELEGATION)
+
+    parent, child = pool()
+    assert parent.row.session_key == claude.session_id
+    assert child.row.parent == parent.row
+    assert {step.row.side_call for step in child.steps} == {SideCall.SUBAGENT}
+    assert said_by_tools(child.steps[1].messages)
+    assert parent.side_calls == []
+
+
+def test_a_compaction_is_a_side_call_of_its_session(claude: ClaudeCode, pool: ReadPool) -> None:
+    for turn in (TURNS[0], "/compact", TURNS[1]):
+        claude.say(turn)
+
+    (session,) = pool()
+    assert session.side_calls == [SideCall.COMPACTION]
+    assert [step.row.finish_reason for step in session.main] == ["tool_calls", "stop"] * 2

@@ -23,6 +23,7 @@ PROGRAMS = {
     "openai-agents": ("openai_agents_session",),
     "pydantic-ai": ("pydantic_ai_agent",),
     "litellm": ("litellm_loop",),
+    "autogen": ("autogen_agent",),
 }
 _BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
