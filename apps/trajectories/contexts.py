@@ -5,8 +5,9 @@ A step never changes what it saw and said, so what is here stays true; a step th
 
 import threading
 from collections import OrderedDict
+from collections.abc import Iterable
 
-from apps.trajectories.trie import Context, load_context
+from apps.trajectories.trie import Context, load_context, load_contexts
 
 MAX_BYTES = 64 * 1024 * 1024
 
@@ -27,6 +28,11 @@ class ContextCache:
                 self._kept.move_to_end(step_id)
                 return self._kept[step_id][0]
         return load_context(step_id)
+
+    def read_ahead(self, step_ids: Iterable[str]) -> None:
+        """Read the contexts of steps that are not in memory, in one go."""
+        for step_id, context in load_contexts(step_id for step_id in step_ids if not self.is_kept(step_id)).items():
+            self.keep(step_id, context, n_bytes=len(context.token_ids) + 3 * sum(map(len, context.spelled)))
 
     def is_kept(self, step_id: str) -> bool:
         """Say whether the step's context is in memory."""

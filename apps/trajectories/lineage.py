@@ -15,6 +15,11 @@ BACKGROUND = frozenset({SideCall.TITLE, SideCall.FLUSH, SideCall.COMPACTION, Sid
 MAX_TRACED = 50  # sessions of one trace that are looked at
 
 
+def may_have_parent(call: Call, *, side_call: SideCall) -> bool:
+    """Say whether `find_parent` would look for one."""
+    return bool(call.marks.parent_session) or side_call == SideCall.SUBAGENT or side_call in BACKGROUND
+
+
 def find_parent(trajectory: Trajectory, call: Call, *, side_call: SideCall) -> Trajectory | None:
     """Return the trajectory whose session started this one, if that is known."""
     if call.marks.parent_session:

@@ -91,12 +91,22 @@ def chain_digests(digests: Sequence[str]) -> list[str]:
     return chained
 
 
+def has_passing_words(message: Message) -> bool:
+    """Say whether the message holds words that the client takes out again, or changes, in its next request."""
+    content = message.get("content") if isinstance(message, dict) else None
+    changing = _BILLING if is_system(message) else _TRANSIENT
+    parts = content if isinstance(content, list) else [content]
+    texts = (part.get("text") if isinstance(part, dict) else part for part in parts)
+    return any(isinstance(text, str) and changing.search(text) for text in texts)
+
+
 def system_text(messages: Iterable[Message]) -> str:
     """Return the text of the system messages that the request begins with (Claude Code has more of them later)."""
-    return "\n".join(text_of(message) for message in takewhile(_is_system, messages))
+    return "\n".join(text_of(message) for message in takewhile(is_system, messages))
 
 
-def _is_system(message: Message) -> bool:
+def is_system(message: Message) -> bool:
+    """Say whether the message is a system message."""
     return role_of(message) == "system"
 
 
@@ -131,7 +141,7 @@ def _content_parts(message: Message) -> list[tuple[str, str]]:
     if content is None:
         return []
     parts = content if isinstance(content, list) else [content]
-    changing = _BILLING if _is_system(message) else _TRANSIENT
+    changing = _BILLING if is_system(message) else _TRANSIENT
     found = (_comparable_part(part, changing=changing) for part in parts)
     return [(kind, text) for kind, text in found if text]
 

@@ -169,11 +169,43 @@ class SideCall(models.TextChoices):
     OTHER = "other"
 
 
+class PrefixBreak(models.TextChoices):
+    """Why a prompt does not go on where its parent ended (`prefix_breaks.py`)."""
+
+    NONE = ""
+    TRANSIENT = "transient"  # the client took words out again that were meant for one call
+    TEMPLATE = "template"  # the same messages, rendered in another way
+    RETOKENISED = "retokenised"  # the same answer, in other tokens than were sampled
+    EDIT = "edit"  # the client changed what was said, or the tools
+    COMPACTION = "compaction"
+
+
+class Opening(models.Model):
+    """What many conversations of a project begin with, stored once by content hash: system messages, and the tokens
+    that they and the tools became. A root step shares it as others share their parent.
+
+    `token_ids` is what the first two prompts have in common: nothing before there are two, and never changed after.
+    """
+
+    project = models.ForeignKey(Project, on_delete=models.CASCADE, related_name="+")
+    digest = models.CharField(max_length=64)
+    messages = models.BinaryField()  # JSON list, chat shape
+    token_ids = models.BinaryField(default=bytes)  # int32 little-endian
+    example_id = models.CharField(max_length=ID_MAX_LENGTH, blank=True)  # the step that the next prompt is compared to
+
+    class Meta:
+        constraints = [models.UniqueConstraint(fields=["project", "digest"], name="opening_is_stored_once")]
+
+    def __str__(self) -> str:
+        return self.digest
+
+
 class Step(models.Model):
     """One model call in a trajectory: state = prompt ids, action = completion ids.
 
     The prompt is a node of the trajectory's token trie: it shares its first `shared_tokens` tokens with
-    `parent`'s prompt + completion; `tail_token_ids` holds what follows. Messages are stored the same way.
+    `parent`'s prompt + completion; `tail_token_ids` holds what follows. Messages are stored the same way. A root
+    shares with its `opening`, if it has one.
     """
 
     id = models.CharField(primary_key=True, max_length=ID_MAX_LENGTH, default=new_step_id, editable=False)
@@ -182,9 +214,13 @@ class Step(models.Model):
     choice = models.PositiveSmallIntegerField(default=0)
     index = models.PositiveIntegerField()  # order in the trajectory, from 0
     parent = models.ForeignKey("self", on_delete=models.CASCADE, null=True, blank=True, related_name="children")
+    opening = models.ForeignKey(Opening, on_delete=models.PROTECT, null=True, blank=True, related_name="+")
     chain = models.CharField(max_length=64, blank=True)  # hash of system text and tools
     epoch = models.PositiveIntegerField(null=True, blank=True)  # compactions before it, if the client counts them
     side_call = models.CharField(max_length=12, choices=SideCall.choices, default=SideCall.NONE, blank=True)
+    prefix_break = models.CharField(
+        max_length=12, choices=PrefixBreak.choices, default=PrefixBreak.NONE, db_default="", blank=True
+    )
     version = models.ForeignKey(Version, on_delete=models.PROTECT, null=True, related_name="steps")
     response_id = models.CharField(max_length=80, blank=True)
     shared_tokens = models.PositiveIntegerField(default=0)
@@ -219,6 +255,9 @@ class Step(models.Model):
         indexes = [
             models.Index(fields=["response_id"], condition=~models.Q(response_id=""), name="step_by_response"),
             GinIndex(fields=["answer_digests"], name="step_by_digest"),
+            models.Index(
+                fields=["prefix_break", "trajectory"], condition=~models.Q(prefix_break=""), name="step_by_break"
+            ),
         ]
         constraints = [
             models.UniqueConstraint(fields=["trajectory", "index"], name="step_index_is_unique"),
@@ -251,5 +290,5 @@ class Tools(models.Model):
 
 from apps.trajectories import unassigned as _unassigned  # noqa: E402, F401 (Django looks for tables here)
 from apps.trajectories.bulk import models as _bulk  # noqa: E402, F401
-from apps.trajectories.datasets import models as _datasets  # noqa: E402, F401
+from apps.trajectories.datasets import models as _datasets  # noqa: E402, F401 (Django looks for tables here)
 from apps.trajectories.search import models as _search  # noqa: E402, F401

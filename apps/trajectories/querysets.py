@@ -13,6 +13,17 @@ if TYPE_CHECKING:
     from apps.trajectories.models import Exchange, Step, Trajectory  # noqa: F401 (the models import this file)
 
 
+_FOR_PLACING = (
+    "parent_id",
+    "answer_digests",
+    "chain",
+    "side_call",
+    "started_at",
+    "ended_at",
+    "trajectory__completed_at",
+)
+
+
 class ExchangeQuerySet(models.QuerySet["Exchange"]):
     def unfolded(self) -> "ExchangeQuerySet":
         """What the recorder has still to look at, in the order in which the calls began."""
@@ -61,6 +72,7 @@ class TrajectoryQuerySet(models.QuerySet["Trajectory"]):
         group: str = "",
         has_reward: bool | None = None,
         is_excluded: bool | None = None,
+        prefix_break: str = "",
     ) -> "TrajectoryQuerySet":
         """Those that fit every filter given. `agent` is a slug."""
         rows = self
@@ -70,7 +82,15 @@ class TrajectoryQuerySet(models.QuerySet["Trajectory"]):
             rows = rows.filter(reward__isnull=not has_reward)
         if is_excluded is not None:
             rows = rows.filter(is_excluded=is_excluded)
+        if prefix_break:
+            rows = rows.with_break(prefix_break)
         return rows
+
+    def with_break(self, cause: str) -> "TrajectoryQuerySet":
+        """Those in which a step's prompt does not go on where its parent ended, for this cause."""
+        from apps.trajectories.models import Step  # noqa: PLC0415 (the models import this file)
+
+        return self.filter(Exists(Step.objects.filter(trajectory_id=OuterRef("id"), prefix_break=cause)))
 
 
 class StepQuerySet(models.QuerySet["Step"]):
@@ -79,11 +99,13 @@ class StepQuerySet(models.QuerySet["Step"]):
         return self.filter(answer_digests__overlap=list(digests))
 
     def for_placing(self) -> "StepQuerySet":
-        """What placing needs of them, with `is_leaf`: no step of the main chain goes on from it. Leaves come first, so
-        that of many equal conversations the first few are worth looking at; then the latest."""
+        """What placing needs of them and of their trajectory's end, with `is_leaf`: no step of the main chain goes on
+        from it. Leaves come first, so that of many equal conversations the first few are worth looking at; then the
+        latest."""
         children = self.model.objects.filter(parent_id=OuterRef("id"), side_call="")
         return (
-            self.only("trajectory_id", "parent_id", "answer_digests", "chain", "side_call", "started_at", "ended_at")
+            self.select_related("trajectory")
+            .only(*_FOR_PLACING)
             .annotate(is_leaf=~Exists(children))
             .order_by("-is_leaf", "-started_at", "-id")
         )

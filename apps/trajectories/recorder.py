@@ -12,10 +12,9 @@ from django.db import Error, IntegrityError, InterfaceError, OperationalError, c
 from django.utils import timezone
 
 from apps.core.live import publish_many
-from apps.trajectories.folding import fold_exchange
+from apps.trajectories.folding import fold_exchanges
 from apps.trajectories.models import Exchange
 from apps.trajectories.querysets import ExchangeQuerySet
-from apps.trajectories.shared_rows import SharedRows
 from apps.trajectories.spool_hold import SpoolHold
 from apps.trajectories.unassigned import keep_unassigned
 
@@ -99,9 +98,7 @@ def _fold_batch(ids: list[str], agent_id: str, *, wait_s: float) -> _Folded:
 def _fold_locked(ids: list[str]) -> _Folded:
     """Fold what another recorder has not been faster at, in order."""
     exchanges = list(Exchange.objects.unfolded().filter(pk__in=ids))
-    shared = SharedRows()
-    touched = [fold_exchange(exchange, shared=shared) for exchange in exchanges]
-    shared.write_sums()
+    touched = fold_exchanges(exchanges)
     keep_unassigned([exchange for exchange, trajectory in zip(exchanges, touched, strict=True) if trajectory is None])
     Exchange.objects.filter(pk__in=[exchange.pk for exchange in exchanges]).update(
         folded_at=timezone.now(), fold_error=""

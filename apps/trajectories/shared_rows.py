@@ -4,35 +4,57 @@ Good for one transaction: what others change meanwhile is not seen, and what is 
 Trajectories are locked as long as it lasts, so that what is known of them stays true.
 """
 
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from datetime import datetime
 
+from django.db import connection
 from django.db.models import Max
 
 from apps.accounts.models import Agent, ApiKey
 from apps.registry.models import Version
+from apps.trajectories.contexts import ContextCache
+from apps.trajectories.known_steps import KnownSteps
 from apps.trajectories.messages import Message, make_title
 from apps.trajectories.models import Exchange, ExchangeStatus, Step, Trajectory
-from apps.trajectories.search.words import keep_words
-from apps.trajectories.trie import store_tools
+from apps.trajectories.openings import Openings
+from apps.trajectories.sessions import is_open_at
+from apps.trajectories.trie import Context, store_tools
 
-_SUMS = ("title", "has_error", "last_step_at", "n_steps", "n_prompt_tokens", "n_completion_tokens")
+_WRITE_SUMS = """
+    UPDATE trajectories_trajectory row SET
+        title = new.title, has_error = new.has_error, last_step_at = new.last_step_at, n_steps = new.n_steps,
+        n_prompt_tokens = new.n_prompt_tokens, n_completion_tokens = new.n_completion_tokens
+    FROM unnest(%s::text[], %s::text[], %s::bool[], %s::timestamptz[], %s::int[], %s::bigint[], %s::bigint[])
+        AS new (id, title, has_error, last_step_at, n_steps, n_prompt_tokens, n_completion_tokens)
+    WHERE row.id = new.id
+"""
+_SUMS = ("id", "title", "has_error", "last_step_at", "n_steps", "n_prompt_tokens", "n_completion_tokens")
+
+_contexts = ContextCache()
+
+Session = tuple[str, str]
+"""The key and the name that it gives the session."""
 
 
 class SharedRows:
-    """Agents, keys, versions, tools and trajectories of the exchanges in one transaction.
+    """Agents, keys, versions, tools, openings, trajectories and steps of the exchanges in one transaction.
 
-    `write_sums` must be called at its end.
+    `write` must be called at its end, and `flush` before the database is asked about steps behind this object's back.
     """
 
     def __init__(self) -> None:
+        self.steps = KnownSteps()
+        self.openings = Openings()
+        self.contexts = _contexts
         self._agents: dict[tuple[str, str], Agent | None] = {}
         self._keys: dict[tuple[str, str], ApiKey | None] = {}
         self._versions: dict[str, str | None] = {}
         self._tools: set[tuple[str, str]] = set()
         self._trajectories: dict[str, Trajectory] = {}
+        self._sessions: dict[Session, list[Trajectory]] = {}
         self._next_indexes: dict[str, int] = {}
         self._changed: set[str] = set()
-        self._new_steps: list[Step] = []
 
     def find_agent(self, exchange: Exchange) -> Agent | None:
         """Return the exchange's agent if it still exists, in its project."""
@@ -63,26 +85,54 @@ class SharedRows:
 
     def lock_trajectory(self, trajectory_id: str) -> Trajectory:
         """Return the trajectory, locked."""
-        known = self._trajectories.get(trajectory_id)
-        return known or self.take_locked(Trajectory.objects.select_for_update().get(pk=trajectory_id))
+        self.lock_trajectories([trajectory_id])
+        return self._trajectories[trajectory_id]
 
-    def take_locked(self, trajectory: Trajectory) -> Trajectory:
-        """Return the one object that stands for this locked row."""
-        return self._trajectories.setdefault(trajectory.id, trajectory)
+    def lock_trajectories(self, trajectory_ids: Iterable[str]) -> None:
+        """Lock the trajectories that are not locked yet, in one go; those that are gone are passed over."""
+        unknown = set(trajectory_ids) - self._trajectories.keys()
+        if unknown:
+            for trajectory in Trajectory.objects.select_for_update().filter(pk__in=unknown).order_by("pk"):
+                self._trajectories[trajectory.id] = trajectory
+
+    def find_trajectory(self, trajectory_id: str, *, project_id: str) -> Trajectory | None:
+        """Return the trajectory, locked, if it exists in the project."""
+        self.lock_trajectories([trajectory_id])
+        trajectory = self._trajectories.get(trajectory_id)
+        return trajectory if trajectory is not None and trajectory.project_id == project_id else None
+
+    def lock_sessions(self, sessions: Iterable[Session], *, agent: Agent, since: datetime) -> None:
+        """Lock the trajectories of sessions that are open or were so at `since`, in one go."""
+        unknown = set(sessions) - self._sessions.keys()
+        if not unknown:
+            return
+        rows = Trajectory.objects.select_for_update().open_at(since).filter(agent=agent)
+        named = rows.filter(key_id__in={key for key, _ in unknown}, session_key__in={name for _, name in unknown})
+        found: dict[Session, list[Trajectory]] = defaultdict(list)
+        for row in named.order_by("pk"):
+            found[row.key_id or "", row.session_key].append(self._trajectories.setdefault(row.id, row))
+        self._sessions |= {session: found[session] for session in unknown}
+
+    def find_session(self, session: Session, *, agent: Agent, moment: datetime) -> Trajectory | None:
+        """Return the latest trajectory of the session that a call which ended then goes on with, locked."""
+        self.lock_sessions([session], agent=agent, since=moment)
+        found = reversed(self._sessions[session])
+        return next((row for row in found if is_open_at(completed_at=row.completed_at, moment=moment)), None)
 
     def add_trajectory(self, trajectory: Trajectory) -> None:
-        """Write a trajectory that nobody else knows yet."""
-        trajectory.save(force_insert=True)
+        """Take a trajectory that nobody else knows yet."""
+        self.steps.add_trajectory(trajectory)
         self._trajectories[trajectory.id] = trajectory
         self._next_indexes[trajectory.id] = 0
+        if trajectory.session_key:
+            self._sessions[trajectory.key_id or "", trajectory.session_key].append(trajectory)
 
     def add_steps(self, trajectory: Trajectory, steps: Sequence[Step]) -> None:
-        """Write steps at the trajectory's end."""
+        """Put steps at the trajectory's end."""
         first = self._find_next_index(trajectory)
         for place, step in enumerate(steps):
             step.trajectory, step.index = trajectory, first + place
-        Step.objects.bulk_create(steps)
-        self._new_steps += steps
+        self.steps.add(steps)
         self._next_indexes[trajectory.id] = first + len(steps)
 
     def _find_next_index(self, trajectory: Trajectory) -> int:
@@ -94,7 +144,7 @@ class SharedRows:
     def count_in(
         self, trajectory: Trajectory, exchange: Exchange, *, messages: Sequence[Message], steps: Sequence[Step]
     ) -> None:
-        """Bring the trajectory's sums up to date; they are written by `write_sums`."""
+        """Bring the trajectory's sums up to date; they are written by `write`."""
         trajectory.title = trajectory.title or make_title(messages)
         trajectory.has_error = trajectory.has_error or exchange.status == ExchangeStatus.ERROR
         trajectory.last_step_at = max(trajectory.last_step_at, exchange.ended_at)
@@ -103,11 +153,30 @@ class SharedRows:
         trajectory.n_completion_tokens += sum(step.n_completion_tokens for step in steps)
         self._changed.add(trajectory.id)
 
-    def write_sums(self) -> None:
-        """Write what has been counted, and what was said to where search finds it."""
-        for trajectory_id in sorted(self._changed):
-            known = self._trajectories[trajectory_id]
-            Trajectory.objects.filter(pk=trajectory_id).update(**{name: getattr(known, name) for name in _SUMS})
+    def find_context(self, step_id: str) -> Context:
+        """Return what the step's children may share."""
+        if not self.contexts.is_kept(step_id):
+            self.flush()
+        return self.contexts.find(step_id)
+
+    def exclude_step(self, step_id: str) -> None:
+        """Keep a step out of training."""
+        waiting = self.steps.find_unwritten(step_id)
+        if waiting is not None:
+            waiting.is_excluded = True
+        else:
+            Step.objects.filter(pk=step_id).update(is_excluded=True)
+
+    def flush(self) -> None:
+        """Write the trajectories and steps that are new."""
+        self._changed -= {trajectory.id for trajectory in self.steps.write()}
+
+    def write(self) -> None:
+        """Write what is new and what has been counted."""
+        self.flush()
+        changed = [self._trajectories[trajectory_id] for trajectory_id in sorted(self._changed)]
         self._changed.clear()
-        keep_words(self._new_steps)
-        self._new_steps.clear()
+        if changed:
+            columns = [[getattr(trajectory, name) for trajectory in changed] for name in _SUMS]
+            with connection.cursor() as cursor:
+                cursor.execute(_WRITE_SUMS, columns)

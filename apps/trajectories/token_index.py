@@ -8,7 +8,7 @@ from bisect import bisect_left, insort
 from dataclasses import dataclass
 
 from apps.trajectories.models import Step, Trajectory
-from apps.trajectories.trie import Context, extend_context, split_tokens
+from apps.trajectories.trie import Context, extend_context, read_opening, split_tokens
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,9 +60,10 @@ def load_token_index(trajectory: Trajectory) -> TokenIndex:
     """Return the index of all steps of the trajectory whose tokens are known, from one read."""
     index = TokenIndex()
     contexts: dict[str, Context] = {}
-    for step in Step.objects.filter(trajectory=trajectory).order_by("index"):
+    for step in Step.objects.filter(trajectory=trajectory).select_related("opening").order_by("index"):
         parent_id = step.parent_id or ""
-        own, prompt, _ = extend_context(contexts.get(parent_id, Context()), step, with_messages=False)
+        parent = contexts.get(parent_id, Context()) if parent_id else read_opening(step)
+        own, prompt, _ = extend_context(parent, step, with_messages=False)
         contexts[step.id] = own
         if prompt:
             completion = bytes(step.completion_token_ids)

@@ -5,21 +5,36 @@ goes in comes out again byte for byte. Messages are kept in the same way. Knows 
 """
 
 import json
-from collections.abc import Iterator, Sequence
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
+
+from django.db.models import prefetch_related_objects
 
 from apps.core.contracts.arrays import ID_BYTES, unpack_ids, unpack_logprobs
 from apps.trajectories.messages import dump_json
 from apps.trajectories.models import Step, Tools, Trajectory
 
+_CHUNK = 100  # steps in memory at once; a message may have megabytes
+
 
 @dataclass(frozen=True, kw_only=True)
 class Context:
-    """What a step had seen and said: the tokens (int32) and messages that a child may share."""
+    """What a step had seen and said: the tokens (int32) and messages that a child may share; and what else tells how
+    a child goes on from it."""
 
     token_ids: bytes = b""
     messages: tuple[Any, ...] = ()
+    n_prompt_tokens: int = 0
+    tools_digest: str = ""
+    epoch: int | None = None
+
+    @cached_property
+    def spelled(self) -> tuple[str, ...]:
+        """Each message as JSON: values that are equal and spelled differently (1, 1.0, true) are kept apart."""
+        return tuple(map(dump_json, self.messages))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,19 +66,27 @@ def join_tokens(parent: bytes, shared: int, tail: bytes) -> bytes:
     return parent[: shared * ID_BYTES] + tail
 
 
-def split_messages(parent: Sequence[Any], messages: Sequence[Any]) -> tuple[int, bytes]:
-    """Return how many messages are shared from the start, and the rest as a JSON list."""
+def split_messages(parent: Sequence[str], messages: Sequence[str]) -> tuple[int, bytes]:
+    """Return how many messages are shared from the start, and the rest as a JSON list. Each is given as JSON."""
     shared = 0
     for one, other in zip(parent, messages, strict=False):
-        if dump_json(one) != dump_json(other):  # `==` would take 1, 1.0 and true for the same.
+        if one != other:
             break
         shared += 1
-    return shared, dump_json(list(messages[shared:])).encode()
+    return shared, f"[{','.join(messages[shared:])}]".encode()
 
 
 def join_messages(parent: Sequence[Any], shared: int, tail: bytes) -> list[Any]:
     """Undo `split_messages`."""
     return [*parent[:shared], *json.loads(tail)]
+
+
+def read_opening(step: Step) -> Context:
+    """Return what a root shares its beginning with: its opening, or nothing."""
+    if step.opening is None:
+        return Context()
+    messages = tuple(json.loads(bytes(step.opening.messages)))
+    return Context(token_ids=bytes(step.opening.token_ids), messages=messages)
 
 
 def extend_context(parent: Context, step: Step, *, with_messages: bool = True) -> tuple[Context, bytes, list[Any]]:
@@ -74,26 +97,70 @@ def extend_context(parent: Context, step: Step, *, with_messages: bool = True) -
     if with_messages:
         messages = join_messages(parent.messages, step.shared_messages, bytes(step.tail_messages))
         answer = (json.loads(bytes(step.answer)),)
-    own = Context(token_ids=prompt + bytes(step.completion_token_ids), messages=(*messages, *answer))
+    own = _context_of(
+        step, token_ids=prompt + bytes(step.completion_token_ids), messages=(*messages, *answer), n_prompt=len(prompt)
+    )
     return own, prompt, messages
 
 
-_ANCESTORS = """
-    WITH RECURSIVE line AS (
-        SELECT * FROM trajectories_step WHERE id = %s
-        UNION ALL
-        SELECT step.* FROM trajectories_step step JOIN line ON step.id = line.parent_id
+def _context_of(step: Step, *, token_ids: bytes, messages: tuple[Any, ...], n_prompt: int) -> Context:
+    return Context(
+        token_ids=token_ids,
+        messages=messages,
+        n_prompt_tokens=n_prompt // ID_BYTES,
+        tools_digest=step.tools_digest,
+        epoch=step.epoch,
     )
-    SELECT * FROM line ORDER BY index
+
+
+_LINES = """
+    WITH RECURSIVE line AS (
+        SELECT id, parent_id FROM trajectories_step WHERE id = ANY(%s)
+        UNION
+        SELECT step.id, step.parent_id FROM trajectories_step step JOIN line ON step.id = line.parent_id
+    )
+    SELECT step.* FROM trajectories_step step JOIN line ON line.id = step.id
 """
 
 
+def load_contexts(step_ids: Iterable[str]) -> dict[str, Context]:
+    """Return what the steps' children may share, from their lines of ancestors alone, in one read."""
+    wanted = list(step_ids)
+    if not wanted:
+        return {}
+    steps = {step.id: step for step in Step.objects.raw(_LINES, [wanted])}
+    prefetch_related_objects([step for step in steps.values() if step.opening_id], "opening")
+    return {step_id: _join_line(steps[step_id], steps) for step_id in wanted if step_id in steps}
+
+
 def load_context(step_id: str) -> Context:
-    """Return what the step's children may share, from its line of ancestors alone."""
-    context = Context()
-    for step in Step.objects.raw(_ANCESTORS, [step_id]):
-        context, _, _ = extend_context(context, step)
-    return context
+    """Return the same for one step; nothing when there is no such step."""
+    return load_contexts([step_id]).get(step_id, Context())
+
+
+def _join_line(leaf: Step, steps: Mapping[str, Step]) -> Context:
+    """Walk from the step to its root and take of each ancestor only what is still missing: no copy for each of them."""
+    tokens, messages = list[bytes](), list[Sequence[Any]]()
+    n_tokens = n_messages = sys.maxsize // ID_BYTES  # how much of the ancestor at hand is wanted
+    at: Step | None = leaf
+    while at is not None and (n_tokens or n_messages):
+        if n_tokens > at.shared_tokens:
+            own = bytes(at.tail_token_ids) + bytes(at.completion_token_ids)
+            tokens.append(own[: (n_tokens - at.shared_tokens) * ID_BYTES])
+            n_tokens = at.shared_tokens
+        if n_messages > at.shared_messages:
+            spoken = [*json.loads(bytes(at.tail_messages)), json.loads(bytes(at.answer))]
+            messages.append(spoken[: n_messages - at.shared_messages])
+            n_messages = at.shared_messages
+        if at.parent_id is None:
+            opening = read_opening(at)
+            tokens.append(opening.token_ids[: n_tokens * ID_BYTES])
+            messages.append(opening.messages[:n_messages])
+        at = steps[at.parent_id] if at.parent_id else None
+    token_ids = b"".join(reversed(tokens))
+    said = tuple(one for part in reversed(messages) for one in part)
+    n_prompt = len(token_ids) - len(bytes(leaf.completion_token_ids))
+    return _context_of(leaf, token_ids=token_ids, messages=said, n_prompt=n_prompt)
 
 
 def load_messages(step_id: str) -> list[Any]:
@@ -102,7 +169,7 @@ def load_messages(step_id: str) -> list[Any]:
 
 
 def load_steps(trajectory: Trajectory, *, with_messages: bool = True) -> list[StepView]:
-    """Return all steps in order, whole, from one read."""
+    """Return all steps in order, whole."""
     return list(iterate_steps(trajectory, with_messages=with_messages))
 
 
@@ -110,20 +177,22 @@ def iterate_steps(
     trajectory: Trajectory, *, first: int = 0, limit: int | None = None, with_messages: bool = True
 ) -> Iterator[StepView]:
     """Yield the steps whose index is `first` or more, at most `limit`, whole. Parents stand before their children."""
-    rows = Step.objects.filter(trajectory=trajectory).order_by("index")
-    wanted = [step for step in rows if limit is None or step.index < first + limit]
-    uses = [step.parent_id for step in wanted]
-    last_use = {parent_id: place for place, parent_id in enumerate(uses) if parent_id}
-    contexts: dict[str, Context] = {}
-    for place, step in enumerate(wanted):
-        parent = contexts[step.parent_id] if step.parent_id else Context()
+    rows = Step.objects.filter(trajectory=trajectory, index__gte=first).order_by("index")
+    found = list(rows.values_list("id", "parent_id", "index")[:limit])
+    if not found:
+        return
+    own_ids = {step_id for step_id, _, _ in found}
+    last_use = {parent_id: step_id for step_id, parent_id, _ in found if parent_id}
+    contexts = load_contexts(parent_id for parent_id in last_use if parent_id not in own_ids)
+    until = rows.filter(index__lte=found[-1][2]).select_related("opening")
+    for step in until.iterator(chunk_size=_CHUNK):
+        parent = contexts[step.parent_id] if step.parent_id else read_opening(step)
         own, prompt, messages = extend_context(parent, step, with_messages=with_messages)
-        if step.parent_id and last_use[step.parent_id] == place:
+        if step.parent_id and last_use[step.parent_id] == step.id:
             del contexts[step.parent_id]
         if step.id in last_use:
             contexts[step.id] = own
-        if step.index >= first:
-            yield _view(step, prompt, messages)
+        yield _view(step, prompt, messages)
 
 
 def _view(step: Step, prompt: bytes, messages: list[Any]) -> StepView:

@@ -3,7 +3,7 @@
 import pytest
 
 from apps.accounts.models import ApiKey
-from apps.trajectories import folding
+from apps.trajectories import shared_rows
 from apps.trajectories.contexts import ContextCache
 from apps.trajectories.models import Step
 from apps.trajectories.recorder import fold_pending
@@ -42,7 +42,7 @@ def test_what_is_not_kept_is_read_from_the_pool() -> None:
 @pytest.mark.django_db
 def test_the_recorder_keeps_what_the_pool_would_give(key: ApiKey, monkeypatch: pytest.MonkeyPatch) -> None:
     cache = ContextCache()
-    monkeypatch.setattr(folding, "_contexts", cache)
+    monkeypatch.setattr(shared_rows, "_contexts", cache)
     history = [{"role": "user", "content": "a", "odd": 1.0}]
     for turn in range(3):
         ExchangeFactory.create(key=key, messages=history, prompt_ids=[1, 2, 3] + [4, 5, 9] * turn)

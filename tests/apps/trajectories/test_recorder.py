@@ -1,7 +1,7 @@
 """Folding exchanges into trajectories and steps: every kind of call has a defined outcome."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -13,11 +13,10 @@ from apps.accounts.models import Agent, ApiKey
 from apps.core.contracts.arrays import pack_ids
 from apps.core.ids import new_id
 from apps.trajectories import recorder
-from apps.trajectories.folding import fold_exchange
+from apps.trajectories.folding import fold_exchanges
 from apps.trajectories.models import Exchange, ExchangeStatus, SideCall, Step, Tools, Trajectory, TrajectoryState
 from apps.trajectories.recorder import fold_pending, retry_set_aside
 from apps.trajectories.services import close_idle_trajectories, complete_trajectory
-from apps.trajectories.shared_rows import SharedRows
 from apps.trajectories.trie import load_steps, load_tools
 from tests.factories.accounts import ApiKeyFactory
 from tests.factories.registry import VersionFactory
@@ -283,12 +282,12 @@ def test_what_was_set_aside_can_be_tried_again(key: ApiKey) -> None:
 def test_an_unexpected_error_is_set_aside_too(key: ApiKey, monkeypatch: pytest.MonkeyPatch) -> None:
     bad, good = ExchangeFactory.create_batch(2, key=key)
 
-    def stumble(exchange: Exchange, *, shared: SharedRows) -> Trajectory | None:
-        if exchange.id == bad.id:
+    def stumble(exchanges: Sequence[Exchange]) -> list[Trajectory | None]:
+        if bad in exchanges:
             raise ZeroDivisionError("\x00 oops \ud800")
-        return fold_exchange(exchange, shared=shared)
+        return fold_exchanges(exchanges)
 
-    monkeypatch.setattr(recorder, "fold_exchange", stumble)
+    monkeypatch.setattr(recorder, "fold_exchanges", stumble)
     assert fold_pending() == 2
     bad.refresh_from_db()
     assert "ZeroDivisionError" in bad.fold_error
@@ -315,12 +314,12 @@ def test_trouble_with_postgres_is_nobodys_poison(
 ) -> None:
     exchange = ExchangeFactory.create(key=key)
 
-    def fall(_exchange: Exchange, *, shared: SharedRows) -> Trajectory | None:
+    def fall(_exchanges: Sequence[Exchange]) -> list[Trajectory | None]:
         if statement:
             run_sql(statement)
         raise error("server closed the connection unexpectedly")
 
-    monkeypatch.setattr(recorder, "fold_exchange", fall)
+    monkeypatch.setattr(recorder, "fold_exchanges", fall)
     with pytest.raises(error):
         fold_pending()
     exchange.refresh_from_db()
@@ -394,14 +393,14 @@ def test_a_deadlock_is_settled_by_folding_one_by_one(key: ApiKey, monkeypatch: p
     ExchangeFactory.create_batch(3, key=key)
     n_calls = 0
 
-    def collide(exchange: Exchange, *, shared: SharedRows) -> Trajectory | None:
+    def collide(exchanges: Sequence[Exchange]) -> list[Trajectory | None]:
         nonlocal n_calls
         n_calls += 1
         if n_calls == 2:
             run_sql("DO $$ BEGIN RAISE EXCEPTION 'deadlock' USING ERRCODE = '40P01'; END $$")
-        return fold_exchange(exchange, shared=shared)
+        return fold_exchanges(exchanges)
 
-    monkeypatch.setattr(recorder, "fold_exchange", collide)
+    monkeypatch.setattr(recorder, "fold_exchanges", collide)
     assert fold_pending() == 3
     assert Step.objects.count() == 3
     assert not Exchange.objects.set_aside().exists()

@@ -9,9 +9,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from apps.core.contracts.arrays import pack_ids
+from apps.trajectories.messages import dump_json
 from apps.trajectories.models import Step, Trajectory
 from apps.trajectories.recorder import fold_pending
 from apps.trajectories.trie import (
+    Context,
     iterate_steps,
     join_messages,
     join_tokens,
@@ -44,12 +46,12 @@ def test_tokens_survive_splitting(parent: bytes, prompt: bytes) -> None:
 
 @given(parent=messages, sent=messages)
 def test_messages_survive_splitting(parent: list[Any], sent: list[Any]) -> None:
-    shared, tail = split_messages(parent, sent)
+    shared, tail = split_messages(list(map(dump_json, parent)), list(map(dump_json, sent)))
     assert repr(join_messages(parent, shared, tail)) == repr(sent)
 
 
 def test_values_that_are_equal_but_spelled_differently_are_kept_apart() -> None:
-    shared, tail = split_messages([{"n": 1}], [{"n": True}])
+    shared, tail = split_messages(Context(messages=({"n": 1},)).spelled, Context(messages=({"n": True},)).spelled)
     assert (shared, tail) == (0, b'[{"n":true}]')
 
 
