@@ -16,6 +16,7 @@ from pathlib import Path
 
 from apps.core.contracts.codec import ContractError, decode
 from apps.core.contracts.training import EVENTS_FILE, JOB_FILE, LOG_FILE, TrainJob
+from worker.trainer.build_locks import find_build_folder, remove_dead_locks
 from worker.trainer.errors import TrainerError
 from worker.trainer.events import EventLog, make_event, read_events
 from worker.trainer.files import SIGNAL_MARK
@@ -50,6 +51,7 @@ def main(argv: list[str]) -> int:
     offset = _size(options.run_dir / EVENTS_FILE)
     mark = options.run_dir / SIGNAL_MARK
     mark.unlink(missing_ok=True)  # of an attempt that was killed while it stopped
+    remove_dead_locks(find_build_folder(environment))
     attempt = Attempt(launcher_argv, environment)
     code = attempt.wait(mark=mark)
     return conclude(options.run_dir, offset=offset, code=code, is_stopped=attempt.is_stopping)
