@@ -12,6 +12,7 @@ from apps.core.contracts.tasks import (
     RECONCILE_ENGINES,
     RESCUE_RUNS,
     ROUTES,
+    TEND_BULK_JOBS,
     TEND_TRANSFERS,
 )
 from clawplatform.databases import broker_url, read_database, read_redis_url
@@ -104,6 +105,7 @@ CELERY_BEAT_SCHEDULE = {
     "reconcile-engines": {"task": RECONCILE_ENGINES, "schedule": 5.0, "options": {"expires": 5}},
     "close-idle-trajectories": {"task": CLOSE_IDLE_TRAJECTORIES, "schedule": 30.0, "options": {"expires": 30}},
     "rescue-runs": {"task": RESCUE_RUNS, "schedule": 15.0, "options": {"expires": 15}},
+    "tend-bulk-jobs": {"task": TEND_BULK_JOBS, "schedule": 60.0, "options": {"expires": 60}},
     "tend-transfers": {"task": TEND_TRANSFERS, "schedule": 30.0, "options": {"expires": 30}},
 }
 

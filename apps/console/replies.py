@@ -27,9 +27,12 @@ CODES = {
 }
 
 
-def with_toast(response: HttpResponse, text: str, *, undo: str = "", kind: str = "done") -> HttpResponse:
-    """Have the page show a toast; `undo` is an address that takes the change back."""
-    response["HX-Trigger"] = json.dumps({"toast": {"text": text, "undo": undo, "kind": kind}})
+def with_toast(
+    response: HttpResponse, text: str, *, undo: str = "", kind: str = "done", undo_target: str = "#reward-panel"
+) -> HttpResponse:
+    """Have the page show a toast; `undo` is an address that takes the change back, its answer goes to `undo_target`."""
+    toast = {"text": text, "undo": undo, "kind": kind, "target": undo_target}
+    response["HX-Trigger"] = json.dumps({"toast": toast})
     return response
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 FOLD_OVER = 2400
+LOAD_OVER = 30_000  # longer ones come with their page only when somebody asks for the whole
 HEAD = 1400
 TAIL = 500
 PREVIEW = 90
@@ -16,15 +17,17 @@ PREVIEW = 90
 
 @dataclass(frozen=True, kw_only=True)
 class Text:
-    """A text in up to three pieces that join to the whole; `middle` is folded away when it is not empty."""
+    """A text in up to three pieces that join to the whole; `middle` is folded away when it is not empty, and has been
+    left out when `n_left_out` says how long it is."""
 
     head: str
     middle: str = ""
     tail: str = ""
+    n_left_out: int = 0
 
     @property
     def n_characters(self) -> int:
-        return len(self.head) + len(self.middle) + len(self.tail)
+        return len(self.head) + len(self.middle) + self.n_left_out + len(self.tail)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,6 +54,12 @@ class Message:
     preview: str = ""
 
     @property
+    def n_left_out(self) -> int:
+        """Characters that must be asked for."""
+        pieces = [*self.texts, *(call.arguments for call in self.tool_calls)]
+        return sum(text.n_left_out for text in pieces) + (self.reasoning.n_left_out if self.reasoning else 0)
+
+    @property
     def is_empty(self) -> bool:
         return not (self.texts or self.reasoning or self.tool_calls or self.others)
 
@@ -60,10 +69,12 @@ class Message:
         return self.role in {"system", "developer"}
 
 
-def fold(text: str) -> Text:
-    """Cut a long text into its beginning, its folded middle and its end."""
+def fold(text: str, *, is_whole: bool = False) -> Text:
+    """Cut a long text into its beginning, its folded middle and its end; a very long one comes without its middle."""
     if len(text) <= FOLD_OVER:
         return Text(head=text)
+    if len(text) > LOAD_OVER and not is_whole:
+        return Text(head=text[:HEAD], tail=text[-TAIL:], n_left_out=len(text) - HEAD - TAIL)
     return Text(head=text[:HEAD], middle=text[HEAD:-TAIL], tail=text[-TAIL:])
 
 
@@ -73,24 +84,24 @@ def preview(text: str) -> str:
     return line if len(line) <= PREVIEW else f"{line[: PREVIEW - 1]}…"
 
 
-def read_messages(raw: object) -> list[Message]:
+def read_messages(raw: object, *, is_whole: bool = False) -> list[Message]:
     """Return the messages of a decoded JSON list; anything else becomes one message that shows it."""
     if not isinstance(raw, list):
-        return [read_message(raw)] if raw else []
-    return [read_message(item) for item in raw]
+        return [read_message(raw, is_whole=is_whole)] if raw else []
+    return [read_message(item, is_whole=is_whole) for item in raw]
 
 
-def read_message(raw: object) -> Message:
-    """Return one message, however it looks."""
+def read_message(raw: object, *, is_whole: bool = False) -> Message:
+    """Return one message, however it looks; `is_whole`: very long texts too."""
     if not isinstance(raw, dict):
-        return Message(role="unknown", texts=(fold(_as_json(raw)),))
+        return Message(role="unknown", texts=(fold(_as_json(raw), is_whole=is_whole),))
     texts, others = _read_content(raw.get("content"))
     reasoning = raw.get("reasoning_content") or raw.get("reasoning")
-    calls = tuple(_read_tool_call(call) for call in _items(raw.get("tool_calls")))
+    calls = tuple(_read_tool_call(call, is_whole=is_whole) for call in _items(raw.get("tool_calls")))
     return Message(
         role=str(raw.get("role") or "unknown"),
-        texts=tuple(fold(text) for text in texts),
-        reasoning=fold(reasoning) if isinstance(reasoning, str) and reasoning else None,
+        texts=tuple(fold(text, is_whole=is_whole) for text in texts),
+        reasoning=fold(reasoning, is_whole=is_whole) if isinstance(reasoning, str) and reasoning else None,
         tool_calls=calls,
         tool_call_id=str(raw.get("tool_call_id") or ""),
         others=tuple(others),
@@ -121,7 +132,7 @@ def _read_content(content: object) -> tuple[list[str], list[str]]:
     return texts, others
 
 
-def _read_tool_call(call: object) -> ToolCall:
+def _read_tool_call(call: object, *, is_whole: bool) -> ToolCall:
     function = call.get("function") if isinstance(call, dict) else None
     named: dict[str, Any] = function if isinstance(function, dict) else {}
     raw = named.get("arguments", "")
@@ -130,7 +141,7 @@ def _read_tool_call(call: object) -> ToolCall:
     return ToolCall(
         name=str(named.get("name") or "unnamed"),
         call_id=str(call.get("id") or "") if isinstance(call, dict) else "",
-        arguments=fold(pretty),
+        arguments=fold(pretty, is_whole=is_whole),
         preview=preview(text),
         is_json=is_json,
     )

@@ -4,14 +4,17 @@ from django.urls import URLPattern, path
 
 from apps.console.views import (
     agents,
+    bulk,
     datasets,
     home,
+    inbox,
     models,
     policies,
     runs,
     session,
     teachers,
     trajectories,
+    trajectory_list,
     transfers,
 )
 
@@ -30,7 +33,27 @@ urlpatterns: list[URLPattern] = [
     path("p/<slug:slug>/agents/<slug:agent_slug>/policies", policies.policies, name="agent_policies"),
     path("p/<slug:slug>/agents/<slug:agent_slug>/capture", policies.change_capture, name="change_capture"),
     path("p/<slug:slug>/agents/<slug:agent_slug>/limits/<str:name>", policies.change_limits, name="change_limits"),
-    path("p/<slug:slug>/trajectories", trajectories.trajectories, name="trajectories"),
+    path("p/<slug:slug>/trajectories", trajectory_list.trajectories, name="trajectories"),
+    path("p/<slug:slug>/look", trajectory_list.look, name="trajectories_look"),
+    path("p/<slug:slug>/views", trajectory_list.save_view, name="save_view"),
+    path("p/<slug:slug>/views/<str:view_id>/delete", trajectory_list.delete_view, name="delete_view"),
+    path("p/<slug:slug>/views/<str:view_id>/restore", trajectory_list.restore_view, name="restore_view"),
+    path("p/<slug:slug>/bulk", bulk.start, name="start_bulk_job"),
+    path("p/<slug:slug>/jobs", bulk.jobs, name="bulk_jobs"),
+    path("p/<slug:slug>/jobs/<str:job_id>", bulk.job, name="bulk_job"),
+    path("p/<slug:slug>/jobs/<str:job_id>/undo", bulk.undo, name="undo_bulk_job"),
+    path(
+        "p/<slug:slug>/trajectories/<str:trajectory_id>/steps/<str:step_id>/raw", trajectories.step_raw, name="step_raw"
+    ),
+    path("p/<slug:slug>/inbox", inbox.inbox, name="inbox"),
+    path("p/<slug:slug>/inbox/<str:exchange_id>", inbox.raw_call, name="raw_call"),
+    path("p/<slug:slug>/inbox/<str:exchange_id>/retry", inbox.retry, name="retry_call"),
+    path("p/<slug:slug>/inbox/<str:exchange_id>/assign", inbox.assign, name="assign_call"),
+    path(
+        "p/<slug:slug>/trajectories/<str:trajectory_id>/steps/<str:step_id>/side-call",
+        inbox.side_call,
+        name="side_call",
+    ),
     path("p/<slug:slug>/trajectories/<str:trajectory_id>", trajectories.trajectory, name="trajectory"),
     path("p/<slug:slug>/trajectories/<str:trajectory_id>/steps/<str:step_id>", trajectories.step_view, name="step"),
     path("p/<slug:slug>/trajectories/<str:trajectory_id>/labels", trajectories.label, name="label"),

@@ -76,6 +76,7 @@ class Exchange(models.Model):
         indexes = [
             models.Index(fields=["id"], condition=models.Q(folded_at=None), name="exchange_unfolded"),
             models.Index(fields=["response_id"], condition=~models.Q(response_id=""), name="exchange_by_response"),
+            models.Index(fields=["project_id", "-id"], condition=~models.Q(fold_error=""), name="exchange_set_aside"),
             models.Index(
                 MD5("prompt_token_ids", output_field=models.CharField()),
                 condition=models.Q(dialect="generate"),
@@ -255,6 +256,7 @@ class Step(models.Model):
         indexes = [
             models.Index(fields=["response_id"], condition=~models.Q(response_id=""), name="step_by_response"),
             GinIndex(fields=["answer_digests"], name="step_by_digest"),
+            models.Index(fields=["-id"], condition=~models.Q(side_call=""), name="step_side_call"),
             models.Index(
                 fields=["prefix_break", "trajectory"], condition=~models.Q(prefix_break=""), name="step_by_break"
             ),

@@ -1,5 +1,7 @@
 // The keyboard: rows, rewards, places. Never while someone types.
 
+import { chooseHere } from "./pool.js";
+
 let waitsForPlace = false;
 
 export function startKeys() {
@@ -21,6 +23,9 @@ function press(key) {
     case "j": return move(1);
     case "k": return move(-1);
     case "f": return focus("#filters select");
+    case "x": return chooseHere(false);
+    case "X": return chooseHere(true);
+    case "/": return focus("#f-q");
     case "z": return click("[data-undo]");
     case "?": return openSheet();
     case "+": case "-": case "0": return click(`#judge [data-key="${key}"]`);

@@ -17,7 +17,7 @@ export function startToasts() {
   });
 }
 
-export function showToast({ text, undo = "", kind = "done" }) {
+export function showToast({ text, undo = "", kind = "done", target = "" }) {
   const place = document.getElementById("toasts");
   const toast = document.createElement("div");
   toast.className = "toast";
@@ -25,7 +25,7 @@ export function showToast({ text, undo = "", kind = "done" }) {
   const words = document.createElement("span");
   words.textContent = text;
   toast.append(words);
-  if (undo) toast.append(undoButton(toast, undo));
+  if (undo) toast.append(undoButton(toast, undo, target));
   place.replaceChildren(toast);
   const timer = { left: undo ? UNDO_S : PLAIN_S, id: 0 };
   const tick = () => {
@@ -38,14 +38,14 @@ export function showToast({ text, undo = "", kind = "done" }) {
   timer.id = setInterval(tick, 1000);
 }
 
-function undoButton(toast, address) {
+function undoButton(toast, address, target) {
   const button = document.createElement("button");
   button.type = "button";
   button.textContent = "Undo";
   button.dataset.undo = "";
   button.addEventListener("click", () => {
     toast.remove();
-    window.htmx.ajax("POST", address, { target: "#reward-panel", swap: "outerHTML" });
+    window.htmx.ajax("POST", address, { target, swap: "outerHTML" });
   });
   return button;
 }

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
+from django.db.models import QuerySet
+
 from apps.accounts.models import User
 from apps.console.queries.rewards import own_step_values
 from apps.console.transcript import Message, decode_json, pretty_json, read_message, read_messages
@@ -19,6 +21,12 @@ from apps.trajectories.trie import load_messages
 
 PER_PAGE = 50
 TOKENS_SHOWN = 2000
+PROMPT_TOKENS_SHOWN = 400  # the last of those that are new in the prompt
+MESSAGES_SHOWN = 200  # the last of a whole prompt
+RAW_SHOWN = 200_000  # characters of each part
+# What a card does not need; of a parent it needs the index alone.
+_HEAVY = ("tail_token_ids", "completion_token_ids", "logprobs", "answer_digests")
+_PARENT_HEAVY = tuple(f"parent__{name}" for name in (*_HEAVY, "tail_messages", "answer", "metadata"))
 LEVELS = (0.9, 0.7, 0.5, 0.3, 0.1, 0.02)  # probability at or above which a token has the level of its place
 TOKEN_LEGEND = [*((f"≥ {least:.0%}", level) for level, least in enumerate(LEVELS)), ("less", len(LEVELS))]
 
@@ -42,6 +50,11 @@ class StepCard:
     badges: list[Badge]
     branch_of: int | None
     own_value: float | None
+
+    @property
+    def n_left_out(self) -> int:
+        """Characters of very long texts that come only when somebody asks for the whole step."""
+        return sum(message.n_left_out for message in (*self.new_messages, self.answer))
 
     @property
     def seconds(self) -> float:
@@ -87,9 +100,16 @@ class TokenCell:
 
 @dataclass(frozen=True, kw_only=True)
 class TokenView:
-    """The sampled tokens of a step. `n_hidden` more are not shown."""
+    """The sampled tokens of a step; `n_hidden` more are not shown.
+
+    `masked` says why none of them is trained on, "" when all are. `prompt` has the last ids that are new in the prompt,
+    which is never trained on; `n_prompt_hidden` stand before them.
+    """
 
     cells: list[TokenCell]
+    prompt: list[tuple[int, str]]
+    n_prompt_hidden: int
+    masked: str
     n_hidden: int
     mean_logprob: float
     perplexity: float
@@ -116,7 +136,7 @@ def find_step(trajectory: Trajectory, step_id: str) -> Step:
 
 def read_window(trajectory: Trajectory, *, user: User, first: int) -> StepWindow:
     """Return up to fifty steps from index `first` on."""
-    rows = Step.objects.select_related("version__policy", "parent").filter(trajectory=trajectory, index__gte=first)
+    rows = _card_rows(trajectory).filter(index__gte=first)
     found = list(rows.order_by("index")[: PER_PAGE + 1])
     own = own_step_values(trajectory, user=user)
     cards = read_cards(found[:PER_PAGE], own=own)
@@ -127,6 +147,11 @@ def read_window(trajectory: Trajectory, *, user: User, first: int) -> StepWindow
         previous_from=max(0, first - PER_PAGE) if first > 0 else None,
         next_from=found[PER_PAGE].index if len(found) > PER_PAGE else None,
     )
+
+
+def _card_rows(trajectory: Trajectory) -> QuerySet[Step]:
+    rows = Step.objects.select_related("version__policy", "parent").filter(trajectory=trajectory)
+    return rows.defer(*_HEAVY, *_PARENT_HEAVY)
 
 
 def _is_side(card: StepCard) -> bool:
@@ -145,12 +170,12 @@ def read_cards(steps: Sequence[Step], *, own: dict[str, float]) -> list[StepCard
     return cards
 
 
-def read_card(step: Step, *, branch_of: int | None, own_value: float | None) -> StepCard:
-    """Return one step's card."""
+def read_card(step: Step, *, branch_of: int | None, own_value: float | None, is_whole: bool = False) -> StepCard:
+    """Return one step's card; `is_whole`: with its very long texts."""
     return StepCard(
         step=step,
-        new_messages=read_messages(decode_json(step.tail_messages)),
-        answer=read_message(decode_json(step.answer) or {"role": "assistant"}),
+        new_messages=read_messages(decode_json(step.tail_messages), is_whole=is_whole),
+        answer=read_message(decode_json(step.answer) or {"role": "assistant"}, is_whole=is_whole),
         badges=list(read_badges(step)),
         branch_of=branch_of,
         own_value=own_value,
@@ -194,14 +219,33 @@ def read_tokens(step: Step) -> TokenView:
         _cell(token_id, logprob, texts[place] if texts else "")
         for place, (token_id, logprob) in enumerate(zip(ids[:TOKENS_SHOWN], logprobs, strict=False))
     ]
+    new_ids = unpack_ids(bytes(step.tail_token_ids))
+    shown_ids = new_ids[-PROMPT_TOKENS_SHOWN:]
+    prompt_texts = _token_texts(step, shown_ids) or [str(token_id) for token_id in shown_ids]
     mean = sum(logprobs) / len(logprobs) if logprobs else 0.0
     return TokenView(
         cells=cells,
+        prompt=list(zip(shown_ids, prompt_texts, strict=True)),
+        n_prompt_hidden=step.n_prompt_tokens - len(shown_ids),
+        masked=explain_mask(step),
         n_hidden=max(0, len(ids) - TOKENS_SHOWN),
         mean_logprob=mean,
         perplexity=math.exp(min(-mean, 50.0)),
         has_text=bool(texts),
     )
+
+
+def explain_mask(step: Step) -> str:
+    """Say why no token of the step is trained on, "" when its sampled tokens are."""
+    if step.side_call:
+        return "a side call"
+    if step.is_excluded:
+        return "kept out of training"
+    if not step.is_exact:
+        return "its tokens are not exact"
+    if step.status != ExchangeStatus.COMPLETE:
+        return "the call did not end well"
+    return ""
 
 
 def _cell(token_id: int, logprob: float, text: str) -> TokenCell:
@@ -221,14 +265,27 @@ def find_exchange(step: Step) -> Exchange | None:
     return Exchange.objects.filter(pk=step.exchange_id).first()
 
 
+def cut_raw(raw: dict[str, str]) -> dict[str, str]:
+    """Return what a page shows of it: the beginning of what is very long, and a word about the rest."""
+    return {
+        name: text if len(text) <= RAW_SHOWN else f"{text[:RAW_SHOWN]}\n… {len(text) - RAW_SHOWN:,} more characters"
+        for name, text in raw.items()
+    }
+
+
 def read_raw(step: Step) -> dict[str, str]:
-    """Return what was sent and what came back, as indented JSON."""
+    """Return what was sent and what came back, as indented JSON, whole."""
     exchange = find_exchange(step)
     if exchange is None:
         return {
             "answer": pretty_json(decode_json(step.answer)),
             "new messages": pretty_json(decode_json(step.tail_messages)),
         }
+    return read_raw_call(exchange)
+
+
+def read_raw_call(exchange: Exchange) -> dict[str, str]:
+    """Return the call itself, as indented JSON."""
     return {
         "request": pretty_json(decode_json(exchange.request)),
         "response": pretty_json(decode_json(exchange.response)),
@@ -243,7 +300,11 @@ def read_view(step: Step, view: str) -> dict[str, Any]:
         case "tokens":
             return {"tokens": read_tokens(step)}
         case "raw":
-            return {"raw": read_raw(step)}
+            return {"raw": cut_raw(read_raw(step))}
         case "prompt":
-            return {"prompt": read_messages(load_messages(step.id))}
+            messages = load_messages(step.id)
+            n_hidden = max(0, len(messages) - MESSAGES_SHOWN)
+            return {"prompt": read_messages(messages[n_hidden:]), "n_messages": len(messages), "n_hidden": n_hidden}
+        case "whole":
+            return {"card": read_card(step, branch_of=None, own_value=None, is_whole=True)}
     return {}

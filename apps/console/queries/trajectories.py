@@ -1,39 +1,90 @@
-"""What the list of trajectories shows, and the filters that stand in its address."""
+"""What the list of trajectories shows: the search in its address, one page of what it finds, and a strip of time."""
 
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 
-from django.db.models import QuerySet
 from django.http import QueryDict
 
 from apps.accounts.models import Agent, Project
+from apps.console.queries.counting import Count
 from apps.core.errors import InvalidInput, NotFound
 from apps.core.paging import Page as KeysetPage
 from apps.core.paging import page_newest_first
 from apps.core.texts import is_storable
 from apps.trajectories.models import Channel, Trajectory, TrajectoryState
+from apps.trajectories.search.language import Filter, Query, Term, parse_query
+from apps.trajectories.search.services import TooSlow, find_matching, patience
 
 PER_PAGE = 50
 REWARDED = {"yes": "rewarded", "no": "not rewarded", "good": "above 0", "bad": "below 0"}
+STRIP_LIMIT = 1000
+STRIP_MS = 1500  # the strip is decoration: rather none than a page that waits
+MOST_BARS = 40
+HOUR, DAY = timedelta(hours=1), timedelta(days=1)
+WIDTHS = (
+    *(timedelta(minutes=n) for n in (1, 5, 15)),
+    *(n * HOUR for n in (1, 3, 6, 12)),
+    *(n * DAY for n in (1, 2, 7, 30, 90, 365)),
+)
+_REWARD_TERMS = {"yes": (":", "any"), "no": (":", "none"), "good": (">", "0"), "bad": ("<", "0")}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Filters:
-    """What the address asks for; "" means all."""
+    """What the address asks for beside its search; "" means all."""
 
     agent: str = ""
     channel: str = ""
     state: str = ""
     rewarded: str = ""
     before: str = ""
+    q: str = ""
 
     @property
     def is_narrowed(self) -> bool:
-        return bool(self.agent or self.channel or self.state or self.rewarded)
+        return bool(self.agent or self.channel or self.state or self.rewarded or self.q.strip())
+
+    def read_query(self) -> Query:
+        """Return all of it as one search. Raises SearchError."""
+        return Query(terms=(*parse_query(self.q).terms, *self._terms()))
+
+    def _terms(self) -> list[Term]:
+        named = {"agent": self.agent, "channel": self.channel, "is": self.state}
+        terms: list[Term] = [
+            Filter(field=name, operator=":", values=(value,)) for name, value in named.items() if value
+        ]
+        if self.rewarded:
+            operator, value = _REWARD_TERMS[self.rewarded]
+            terms.append(Filter(field="reward", operator=operator, values=(value,)))
+        return terms
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bar:
+    """So many trajectories began in this time; `q` is the search narrowed to it. x, y, width and height in percent."""
+
+    start: datetime
+    end: datetime
+    n: int
+    q: str
+    x: float
+    y: float
+    width: float
+    height: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Strip:
+    """How many trajectories the search finds, and when the newest of them began."""
+
+    count: Count
+    bars: list[Bar]
 
 
 def read_filters(query: QueryDict) -> Filters:
     """Read the filters; raise InvalidInput for a value that no filter has."""
-    filters = Filters(**{name: query.get(name, "").strip() for name in Filters.__dataclass_fields__})
+    given = {name: query.get(name, "") for name in Filters.__dataclass_fields__}
+    filters = Filters(**{name: value if name == "q" else value.strip() for name, value in given.items()})
     if not is_storable(filters.agent):
         raise InvalidInput("agent is not a filter with these characters", field="agent")
     _check("channel", filters.channel, Channel.values)
@@ -47,24 +98,59 @@ def _check(name: str, value: str, allowed: list[str]) -> None:
         raise InvalidInput(f"{name}={value} is not a filter; use one of {', '.join(allowed)}", field=name)
 
 
-def list_trajectories(project: Project, filters: Filters) -> KeysetPage[Trajectory]:
-    """Return one page, newest first."""
-    rows = Trajectory.objects.filter(project=project).select_related("agent")
-    matching = rows.matching(agent=filters.agent, channel=filters.channel, state=filters.state)
-    return page_newest_first(_by_reward(matching, filters.rewarded), before=filters.before or None, limit=PER_PAGE)
+def list_trajectories(project: Project, query: Query, *, before: str) -> KeysetPage[Trajectory]:
+    """Return one page, newest first. Raises TooSlow."""
+    with patience():
+        return page_newest_first(find_matching(project=project, query=query), before=before or None, limit=PER_PAGE)
 
 
-def _by_reward(rows: QuerySet[Trajectory], rewarded: str) -> QuerySet[Trajectory]:
-    match rewarded:
-        case "yes":
-            return rows.exclude(reward=None)
-        case "no":
-            return rows.filter(reward=None)
-        case "good":
-            return rows.filter(reward__gt=0)
-        case "bad":
-            return rows.filter(reward__lt=0)
-    return rows
+def read_strip(project: Project, query: Query) -> Strip | None:
+    """Return when the newest thousand that the search finds began; None when that would take too long."""
+    rows = find_matching(project=project, query=query).order_by("-pk")
+    try:
+        with patience(limit_ms=STRIP_MS):
+            starts = list(rows.values_list("started_at", flat=True)[: STRIP_LIMIT + 1])
+    except TooSlow:
+        return None
+    count = Count(n=min(len(starts), STRIP_LIMIT), is_more=len(starts) > STRIP_LIMIT)
+    return Strip(count=count, bars=_draw_bars(starts[:STRIP_LIMIT], query))
+
+
+def _draw_bars(starts: list[datetime], query: Query) -> list[Bar]:
+    if not starts:
+        return []
+    first, last = min(starts).astimezone(UTC), max(starts).astimezone(UTC)
+    width = next((width for width in WIDTHS if (last - first) / width < MOST_BARS - 1), WIDTHS[-1])
+    origin = first - (first - datetime(1970, 1, 5, tzinfo=UTC)) % width  # a Monday, so that weeks begin on one
+    places = [int((start - origin) / width) for start in starts]
+    n_bars = max(places) + 1
+    counts = [places.count(place) for place in range(n_bars)]
+    tallest = max(counts)
+    return [
+        _draw_bar(origin + place * width, width, n, query=query, place=place, n_bars=n_bars, tallest=tallest)
+        for place, n in enumerate(counts)
+        if n
+    ]
+
+
+def _draw_bar(start: datetime, width: timedelta, n: int, *, query: Query, place: int, n_bars: int, tallest: int) -> Bar:
+    end = start + width
+    limits: tuple[Term, ...] = (_moment("from", start), _moment("to", end))
+    height = max(100 * n / tallest, 4)
+    return Bar(
+        start=start,
+        end=end,
+        n=n,
+        q=str(query.replacing("from", "to", by=limits)),
+        x=round(100 * place / n_bars, 2),
+        y=round(100 - height, 2),
+        width=round(100 / n_bars * 0.86, 2),
+        height=round(height, 2),
+    )
+
+
+def _moment(field: str, moment: datetime) -> Filter:
+    return Filter(field=field, operator=":", values=(f"{moment:%Y-%m-%dT%H:%M}",))
 
 
 def agent_choices(project: Project) -> list[Agent]:
@@ -75,7 +161,7 @@ def agent_choices(project: Project) -> list[Agent]:
 def find_trajectory(project: Project, trajectory_id: str) -> Trajectory:
     """Return a trajectory of the project or raise NotFound."""
     rows = Trajectory.objects.select_related("agent", "key", "project__team")
-    trajectory = rows.filter(project=project, pk=trajectory_id).first()
+    trajectory = rows.filter(project=project, pk=trajectory_id, deleted_at=None).first()
     if trajectory is None:
         raise NotFound("this project has no such trajectory")
     return trajectory

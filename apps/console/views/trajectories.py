@@ -1,8 +1,8 @@
-"""The pool for people: the list, one trajectory, and rewards."""
+"""One trajectory for people: its steps in several views, rewards, and whether it is trained on."""
 
 from typing import Any
 
-from django.http import HttpResponse
+from django.http import HttpResponse, JsonResponse
 
 from apps.accounts.models import Role
 from apps.console.forms import LabelForm
@@ -12,30 +12,16 @@ from apps.console.queries import trajectories as queries
 from apps.console.replies import with_toast
 from apps.console.snippets import curl
 from apps.console.templatetags.console import signed
+from apps.console.transcript import decode_json
 from apps.core.errors import InvalidInput
 from apps.feedback.models import Source
 from apps.feedback.services import add_label, take_back_label
-from apps.trajectories.models import Channel, Trajectory, TrajectoryState
+from apps.trajectories.models import Trajectory
 from apps.trajectories.services import set_exclusion
 
 VIEWS = {"chat": "Chat", "prompt": "Whole prompt", "tokens": "Tokens", "raw": "Raw"}
+ALL_VIEWS = (*VIEWS, "whole")  # whole: the chat with its very long texts
 STEP_CONTEXT: dict[str, Any] = {"step_views": VIEWS.items(), "token_levels": steps.TOKEN_LEGEND}
-
-
-@project_page()
-def trajectories(page: Page) -> HttpResponse:
-    """The list, newest first; its filters are its address."""
-    filters = queries.read_filters(page.request.GET)
-    return page.render(
-        "console/trajectories.html",
-        found=queries.list_trajectories(page.project, filters),
-        filters=filters,
-        agents=queries.agent_choices(page.project),
-        channels=Channel.choices,
-        states=TrajectoryState.choices,
-        rewarded=queries.REWARDED.items(),
-        curl=curl("GET", "/api/v1/trajectories"),
-    )
 
 
 @project_page()
@@ -46,9 +32,10 @@ def trajectory(page: Page, trajectory_id: str) -> HttpResponse:
     window = steps.read_window(found, user=page.user, first=first)
     opened: dict[str, Any] = {}
     view = page.request.GET.get("view", "chat")
-    if focus is not None and view in VIEWS and view != "chat":
+    if focus is not None and view in ALL_VIEWS and view != "chat":
         step = steps.find_step(found, str(focus))
-        opened = {"open_step": step.id, "view": view, **steps.read_view(step, view)}
+        shown = steps.read_view(step, view)
+        opened = {"open_step": step.id, "view": view, "open_card": shown.pop("card", None), **shown}
     return page.render(
         "console/trajectory.html",
         trajectory=found,
@@ -79,8 +66,8 @@ def step_view(page: Page, trajectory_id: str, step_id: str) -> HttpResponse:
     found = queries.find_trajectory(page.project, trajectory_id)
     step = steps.find_step(found, step_id)
     view = page.request.GET.get("view", "chat")
-    if view not in VIEWS:
-        raise InvalidInput(f"view={view} is none of {', '.join(VIEWS)}", field="view")
+    if view not in ALL_VIEWS:
+        raise InvalidInput(f"view={view} is none of {', '.join(ALL_VIEWS)}", field="view")
     card = steps.read_cards([step], own={})[0]
     context: dict[str, Any] = {
         "trajectory": found,
@@ -90,6 +77,16 @@ def step_view(page: Page, trajectory_id: str, step_id: str) -> HttpResponse:
         **steps.read_view(step, view),
     }
     return page.render("console/parts/step_body.html", **context, **STEP_CONTEXT)
+
+
+@project_page()
+def step_raw(page: Page, trajectory_id: str, step_id: str) -> HttpResponse:
+    """The raw call behind a step, whole, as a file."""
+    step = steps.find_step(queries.find_trajectory(page.project, trajectory_id), step_id)
+    headers = {"Content-Disposition": f'attachment; filename="{step.id}.json"'}
+    return JsonResponse(
+        {name: decode_json(text.encode()) for name, text in steps.read_raw(step).items()}, headers=headers
+    )
 
 
 @project_page("POST", role=Role.REVIEWER)

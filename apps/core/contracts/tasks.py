@@ -5,6 +5,8 @@ REFRESH_VERSION = "claw.refresh_version"
 RECONCILE_ENGINES = "claw.reconcile_engines"
 CLOSE_IDLE_TRAJECTORIES = "claw.close_idle_trajectories"
 RESCUE_RUNS = "claw.rescue_runs"
+RUN_BULK_JOB = "claw.run_bulk_job"
+TEND_BULK_JOBS = "claw.tend_bulk_jobs"
 RUN_EXPORT = "claw.run_export"
 RUN_IMPORT = "claw.run_import"
 TEND_TRANSFERS = "claw.tend_transfers"
@@ -19,6 +21,8 @@ ROUTES: dict[str, str] = {
     RECONCILE_ENGINES: QUEUE_REFRESH,
     CLOSE_IDLE_TRAJECTORIES: QUEUE_CPU,
     RESCUE_RUNS: QUEUE_CPU,
+    RUN_BULK_JOB: QUEUE_CPU,
+    TEND_BULK_JOBS: QUEUE_CPU,
     RUN_EXPORT: QUEUE_CPU,
     RUN_IMPORT: QUEUE_CPU,
     TEND_TRANSFERS: QUEUE_CPU,

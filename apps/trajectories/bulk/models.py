@@ -3,8 +3,9 @@
 from django.db import models
 from django.utils import timezone
 
-from apps.accounts.models import Project, User
+from apps.accounts.models import ApiKey, Project, User
 from apps.core.ids import ID_MAX_LENGTH, new_id
+from apps.trajectories.search.language import Filter, Query
 
 
 def new_job_id() -> str:
@@ -27,6 +28,11 @@ class TrajectoryTag(models.Model):
     def __str__(self) -> str:
         return self.name
 
+    @property
+    def search(self) -> str:
+        """The search that finds all that have it."""
+        return str(Query(terms=(Filter(field="tag", operator=":", values=(self.name,)),)))
+
 
 class JobState(models.TextChoices):
     QUEUED = "queued"
@@ -42,6 +48,7 @@ class BulkJob(models.Model):
     id = models.CharField(primary_key=True, max_length=ID_MAX_LENGTH, default=new_job_id, editable=False)
     project = models.ForeignKey(Project, on_delete=models.CASCADE, related_name="bulk_jobs")
     author = models.ForeignKey(User, on_delete=models.SET_NULL, null=True, related_name="+")
+    key = models.ForeignKey(ApiKey, on_delete=models.SET_NULL, null=True, related_name="+")
     action = models.CharField(max_length=20)
     settings = models.JSONField(default=dict)  # what the action is told: a value, a tag, a channel
     ids = models.JSONField(default=list)

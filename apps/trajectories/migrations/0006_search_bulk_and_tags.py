@@ -92,6 +92,14 @@ class Migration(migrations.Migration):
             field=models.DateTimeField(blank=True, null=True),
         ),
         migrations.AddIndex(
+            model_name='exchange',
+            index=models.Index(condition=models.Q(('fold_error', ''), _negated=True), fields=['project_id', '-id'], name='exchange_set_aside'),
+        ),
+        migrations.AddIndex(
+            model_name='step',
+            index=models.Index(condition=models.Q(('side_call', ''), _negated=True), fields=['-id'], name='step_side_call'),
+        ),
+        migrations.AddIndex(
             model_name='trajectory',
             index=models.Index(fields=['agent', '-id'], name='trajectory_by_agent'),
         ),
@@ -127,6 +135,11 @@ class Migration(migrations.Migration):
             model_name='bulkjob',
             name='author',
             field=models.ForeignKey(null=True, on_delete=django.db.models.deletion.SET_NULL, related_name='+', to=settings.AUTH_USER_MODEL),
+        ),
+        migrations.AddField(
+            model_name='bulkjob',
+            name='key',
+            field=models.ForeignKey(null=True, on_delete=django.db.models.deletion.SET_NULL, related_name='+', to='accounts.apikey'),
         ),
         migrations.AddField(
             model_name='bulkjob',

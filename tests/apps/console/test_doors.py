@@ -14,6 +14,8 @@ PAGES = (
     "/p/shop/agents/clerk/keys/{key}/first-call",
     "/p/shop/agents/clerk/policies",
     "/p/shop/trajectories",
+    "/p/shop/jobs",
+    "/p/shop/inbox",
     "/p/shop/trajectories/{trajectory}",
     "/p/shop/trajectories/{trajectory}/steps/{step}",
     "/p/shop/runs",
@@ -22,7 +24,7 @@ PAGES = (
     "/p/shop/models",
     "/p/shop/teachers",
 )
-OWNER, TRAINER, REVIEWER = "owner", "trainer", "reviewer"
+OWNER, TRAINER, REVIEWER, VIEWER = "owner", "trainer", "reviewer", "viewer"
 CHANGES = (
     ("/p/shop/agents", OWNER),
     ("/p/shop/agents/clerk/keys", OWNER),
@@ -31,6 +33,14 @@ CHANGES = (
     ("/p/shop/agents/clerk/limits/{key}", OWNER),
     ("/p/shop/agents/clerk/limits/project", OWNER),
     ("/p/shop/agents/clerk/limits/team", OWNER),
+    ("/p/shop/look", VIEWER),
+    ("/p/shop/bulk", VIEWER),
+    ("/p/shop/inbox/exch_00000000000000000000000000/retry", REVIEWER),
+    ("/p/shop/inbox/exch_00000000000000000000000000/assign", REVIEWER),
+    ("/p/shop/trajectories/{trajectory}/steps/{step}/side-call", REVIEWER),
+    ("/p/shop/views", REVIEWER),
+    ("/p/shop/views/view_00000000000000000000000000/delete", REVIEWER),
+    ("/p/shop/views/view_00000000000000000000000000/restore", REVIEWER),
     ("/p/shop/trajectories/{trajectory}/labels", REVIEWER),
     ("/p/shop/trajectories/{trajectory}/exclusion", REVIEWER),
     ("/p/shop/labels/labl_00000000000000000000000000/take-back", REVIEWER),
@@ -98,7 +108,12 @@ def test_changes_need_the_role(
     reviewer_browser: Client,
     trainer_browser: Client,
 ) -> None:
-    too_small = {REVIEWER: [viewer_browser], TRAINER: [viewer_browser, reviewer_browser], OWNER: [trainer_browser]}
+    too_small = {
+        VIEWER: [],
+        REVIEWER: [viewer_browser],
+        TRAINER: [viewer_browser, reviewer_browser],
+        OWNER: [trainer_browser],
+    }
     for browser in too_small[role]:
         response = browser.post(address.format(**ids))
         assert response.status_code == 403

@@ -19,7 +19,7 @@ def test_the_list_shows_the_newest_first(owner_browser: Client, add_trajectory: 
     add_trajectory(title="older")
     add_trajectory(title="newer", reward=0.5)
     html = owner_browser.get("/p/shop/trajectories").content.decode()
-    assert html.index("newer") < html.index("older")
+    assert html.index(">newer<") < html.index(">older<")
     assert "+0.50" in html
 
 
@@ -68,7 +68,7 @@ def test_the_list_costs_the_same_for_many_rows(
 ) -> None:
     for _ in range(30):
         add_trajectory()
-    with django_assert_max_num_queries(10):  # type: ignore[attr-defined]
+    with django_assert_max_num_queries(25):  # type: ignore[attr-defined]
         owner_browser.get("/p/shop/trajectories")
 
 
@@ -172,3 +172,70 @@ def test_the_raw_view_shows_the_exchange(owner_browser: Client, trajectory: Traj
 def test_a_view_that_does_not_exist_is_refused(owner_browser: Client, trajectory: Trajectory) -> None:
     response = owner_browser.get(f"/p/shop/trajectories/{trajectory.id}/steps/0?view=smell")
     assert response.status_code == 400
+
+
+def test_a_very_long_text_comes_when_it_is_asked_for(owner_browser: Client, add_trajectory: AddTrajectory) -> None:
+    text = "".join(f"word{number} " for number in range(12_000))
+    row = add_trajectory(step={"messages": [{"role": "user", "content": text}]})
+    address = f"/p/shop/trajectories/{row.id}"
+    html = owner_browser.get(address).content.decode()
+    assert len(html) < 60_000
+    assert "characters are not loaded" in html
+    assert "Load the whole step" in html
+    assert ("word0 " in html, "word6000 " in html, "word11999 " in html) == (True, False, True)
+    for whole in (f"{address}/steps/0?view=whole", f"{address}?step=0&view=whole"):
+        html = owner_browser.get(whole).content.decode()
+        assert "word6000 " in html
+        assert "not loaded" not in html
+
+
+def test_fifty_steps_of_long_messages_open_small(
+    owner_browser: Client, add_trajectory: AddTrajectory, django_assert_max_num_queries: Callable[[int], object]
+) -> None:
+    row = add_trajectory()
+    messages = json.dumps([{"role": "tool", "content": "x" * 100_000}]).encode()
+    rows = [StepFactory.build(trajectory=row, index=index, tail_messages=messages) for index in range(1, 60)]
+    Step.objects.bulk_create(rows)
+    with django_assert_max_num_queries(20):  # type: ignore[attr-defined]
+        html = owner_browser.get(f"/p/shop/trajectories/{row.id}").content.decode()
+    assert len(html) < 500_000
+    assert 'hx-trigger="intersect once"' in html
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({}, "Each of these sampled tokens is trained on"),
+        ({"side_call": "title"}, "Not trained on: a side call"),
+        ({"is_excluded": True}, "Not trained on: kept out of training"),
+        ({"is_exact": False}, "Not trained on: its tokens are not exact"),
+        ({"status": "aborted"}, "Not trained on: the call did not end well"),
+    ],
+)
+def test_the_token_view_shows_the_mask(
+    owner_browser: Client, add_trajectory: AddTrajectory, fields: dict[str, object], words: str
+) -> None:
+    row = add_trajectory(step={"prompt_ids": [901, 902], **fields})
+    html = owner_browser.get(f"/p/shop/trajectories/{row.id}/steps/0?view=tokens").content.decode()
+    assert words in html
+    assert "2 new prompt tokens, mask 0" in html
+    assert 'title="901 · prompt, mask 0"' in html
+
+
+def test_the_raw_call_is_cut_on_the_page_and_whole_in_the_file(
+    owner_browser: Client, trajectory: Trajectory, step: Step
+) -> None:
+    ExchangeFactory.create(id=step.exchange_id, messages=[{"role": "user", "content": "x" * 300_000 + "end"}])
+    address = f"/p/shop/trajectories/{trajectory.id}/steps/{step.id}"
+    assert "more characters" in owner_browser.get(f"{address}?view=raw").content.decode()
+    response = owner_browser.get(f"{address}/raw")
+    assert response["Content-Disposition"] == f'attachment; filename="{step.id}.json"'
+    assert response.json()["request"]["messages"][0]["content"].endswith("end")
+
+
+def test_only_the_end_of_an_endless_prompt_is_shown(owner_browser: Client, add_trajectory: AddTrajectory) -> None:
+    messages = [{"role": "user", "content": f"line {number}."} for number in range(300)]
+    row = add_trajectory(step={"messages": messages})
+    html = owner_browser.get(f"/p/shop/trajectories/{row.id}/steps/0?view=prompt").content.decode()
+    assert "The first 100 messages are not shown" in html
+    assert ("line 99." in html, "line 100." in html) == (False, True)

@@ -2,9 +2,11 @@
 
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from io import StringIO
 from typing import Any
 
 import pytest
+from django.core.management import call_command
 from django.db import connection
 from django.utils import timezone
 
@@ -179,3 +181,15 @@ def test_words_are_looked_up_in_their_index(project: Project) -> None:
         cursor.execute("SET LOCAL enable_indexscan = off")
     plan = find_matching(project=project, query=parse_query("zebra")).explain()
     assert "trajectory_by_words" in plan
+
+
+def test_what_is_older_than_the_search_is_indexed_once(project: Project, agent: Agent) -> None:
+    row = TrajectoryFactory.create(agent=agent, title="old", n_steps=1)
+    StepFactory.create(trajectory=row, text="zebra")
+    assert find(project, "zebra") == set()
+    for n_done in (1, 0):
+        said = StringIO()
+        call_command("index_words", stdout=said)
+        assert said.getvalue() == f"{n_done} trajectories are searchable now\n"
+    assert find(project, "zebra") == {"old"}
+    assert row.texts.count() == 1

@@ -1,0 +1,121 @@
+"""The list of trajectories: its search, its look, and the names that people give to searches."""
+
+from typing import Any
+from urllib.parse import quote, urlencode
+
+from django.http import HttpResponse, HttpResponseRedirect
+from django.utils.http import url_has_allowed_host_and_scheme
+
+from apps.accounts.models import Role
+from apps.console import table_look
+from apps.console.page import Page, project_page
+from apps.console.queries import trajectories as queries
+from apps.console.replies import with_toast
+from apps.console.snippets import curl
+from apps.core.errors import NotFound
+from apps.core.paging import Page as KeysetPage
+from apps.feedback.bulk import ACTIONS
+from apps.trajectories.models import Channel, TrajectoryState
+from apps.trajectories.search import views as saved_views
+from apps.trajectories.search.fields import FIELDS
+from apps.trajectories.search.language import Query, SearchError
+from apps.trajectories.search.models import SavedView
+from apps.trajectories.search.services import TooSlow
+
+
+@project_page()
+def trajectories(page: Page) -> HttpResponse:
+    """The list, newest first; its filters are its address. A search that is wrong is shown with the place marked."""
+    filters = queries.read_filters(page.request.GET)
+    fault: SearchError | TooSlow | None = None
+    query = Query()
+    strip = None
+    try:
+        query = filters.read_query()
+        found = queries.list_trajectories(page.project, query, before=filters.before)
+        strip = queries.read_strip(page.project, query)
+    except (SearchError, TooSlow) as error:
+        fault = error
+        found = KeysetPage(items=[], next_before=None)
+    return page.render(
+        "console/trajectories.html",
+        status=fault.status if fault else 200,
+        found=found,
+        filters=filters,
+        strip=strip,
+        fault=fault,
+        fields=FIELDS.values(),
+        look=table_look.read_look(page.request),
+        densities=table_look.DENSITIES.items(),
+        agents=queries.agent_choices(page.project),
+        channels=Channel.choices,
+        states=TrajectoryState.choices,
+        rewarded=queries.REWARDED.items(),
+        actions=[action for action in ACTIONS.values() if page.role.includes(action.role)],
+        datasets=list(page.project.datasets.order_by("name")[:100]),
+        curl=curl("GET", f"/api/v1/trajectories?q={quote(str(query))}" if query.terms else "/api/v1/trajectories"),
+        **_read_views(page, str(query)),
+    )
+
+
+def _read_views(page: Page, query: str) -> dict[str, Any]:
+    views = saved_views.list_views(page.project)
+    return {
+        "views": [(view, saved_views.may_change(page.caller, view)) for view in views],
+        "gone_views": saved_views.list_restorable(page.project),
+        "query": query,
+    }
+
+
+@project_page("POST")
+def look(page: Page) -> HttpResponse:
+    """Keep which columns this person wants to see, and how dense."""
+    address = page.request.POST.get("next", "")
+    if not url_has_allowed_host_and_scheme(address, allowed_hosts=None):
+        address = page.url("trajectories")
+    response = HttpResponseRedirect(address)
+    density = page.request.POST.get("density", "")
+    table_look.keep_look(response, columns=page.request.POST.getlist("column"), density=density)
+    return response
+
+
+@project_page("POST", role=Role.REVIEWER)
+def save_view(page: Page) -> HttpResponse:
+    """Give the search on the page a name."""
+    named = {name: page.request.POST.get(name, "") for name in ("name", "query")}
+    view = saved_views.save_view(caller=page.caller, project=page.project, **named)
+    return page.done(f"Saved as “{view.name}”", to=_address_of(page, view.query))
+
+
+@project_page("POST", role=Role.REVIEWER)
+def delete_view(page: Page, view_id: str) -> HttpResponse:
+    """Take a saved view away."""
+    view = _find_view(page, view_id)
+    saved_views.delete_view(caller=page.caller, view=view)
+    return _after_view(page, f"“{view.name}” deleted", undo=page.url("restore_view", view.pk))
+
+
+@project_page("POST", role=Role.REVIEWER)
+def restore_view(page: Page, view_id: str) -> HttpResponse:
+    """Undo a deletion."""
+    view = saved_views.restore_view(caller=page.caller, view=_find_view(page, view_id))
+    return _after_view(page, f"“{view.name}” is back", undo="")
+
+
+def _find_view(page: Page, view_id: str) -> SavedView:
+    view = saved_views.find_view(caller=page.caller, view_id=view_id)
+    if view.project_id != page.project.pk:
+        raise NotFound("this project has no such view")
+    return view
+
+
+def _after_view(page: Page, message: str, *, undo: str) -> HttpResponse:
+    query = page.request.POST.get("query", "")
+    if not page.is_htmx:
+        return page.done(message, to=_address_of(page, query))
+    response = page.render("console/parts/saved_views.html", **_read_views(page, query))
+    return with_toast(response, message, undo=undo, undo_target="#saved-views")
+
+
+def _address_of(page: Page, query: str) -> str:
+    return page.url("trajectories") + (f"?{urlencode({'q': query})}" if query else "")

@@ -1,0 +1,79 @@
+"""Rewards for many trajectories at once, and the table of everything that a bulk job can do. Knows no HTTP."""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from apps.accounts.models import Project, Role
+from apps.core.errors import InvalidInput, ServiceError
+from apps.core.texts import NUL_OR_HALF, is_storable
+from apps.feedback.models import Label
+from apps.feedback.scoring import REWARD_FIELD
+from apps.feedback.services import MAX_TEXT, add_label, take_back_label
+from apps.trajectories.bulk.actions import POOL_ACTIONS, Action, Outcomes, Settings, apply_each, caller_of, take_only
+from apps.trajectories.bulk.models import BulkJob
+from apps.trajectories.models import Trajectory
+
+
+def _check(_project: Project, settings: Mapping[str, Any]) -> Settings:
+    take_only(settings, "value", "text")
+    value, text = settings.get("value"), settings.get("text", "")
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if not is_number or not (math.isfinite(value) and -1 <= value <= 1):  # type: ignore[arg-type, operator]
+        raise InvalidInput("a reward's value is a number from -1 to 1", field="value")
+    if not isinstance(text, str) or len(text) > MAX_TEXT:
+        raise InvalidInput(f"a text may have {MAX_TEXT} characters", field="text")
+    if not is_storable(text):
+        raise InvalidInput(NUL_OR_HALF, field="text")
+    return {"value": float(value), "text": text}  # type: ignore[arg-type]
+
+
+def _reward(job: BulkJob, rows: Sequence[Trajectory]) -> Outcomes:
+    caller = caller_of(job)
+
+    def reward_one(row: Trajectory) -> dict[str, Any]:
+        label = add_label(caller=caller, trajectory=row, value=job.settings["value"], text=job.settings["text"])
+        earlier = Label.objects.filter(superseded_by=label).first()
+        return {"label": label.pk, "value": earlier.value if earlier else None, "text": earlier.text if earlier else ""}
+
+    return apply_each(rows, reward_one)
+
+
+def _take_back(job: BulkJob, before: Mapping[str, Any]) -> None:
+    """Give each trajectory the reward again that its author had given before; one that was changed since stays."""
+    given = [entry["label"] for entry in before.values()]
+    standing = Label.objects.current().filter(pk__in=given).select_related("trajectory__project__team", "project")
+    for label in standing:
+        entry = before[label.trajectory_id]
+        try:
+            _restore(job, label, value=entry["value"], text=entry["text"])
+        except ServiceError:
+            continue  # deleted meanwhile, or somebody was a moment faster: theirs is the last word
+
+
+def _restore(job: BulkJob, label: Label, *, value: float | None, text: str) -> None:
+    caller = caller_of(job)
+    if value is None:
+        take_back_label(caller=caller, label=label)
+        return
+    add_label(caller=caller, trajectory=label.trajectory, value=value, text=text, field=REWARD_FIELD)
+
+
+REWARD = Action(
+    name="reward",
+    words="reward",
+    done="rewarded",
+    role=Role.REVIEWER,
+    check=_check,
+    apply=_reward,
+    undo=_take_back,
+)
+ACTIONS: Mapping[str, Action] = {action.name: action for action in (REWARD, *POOL_ACTIONS)}
+
+
+def find_action(name: str) -> Action:
+    """Return the action of this name. Raises InvalidInput that names those there are."""
+    action = ACTIONS.get(name)
+    if action is None:
+        raise InvalidInput(f"there is no action {name!r}; there are {', '.join(ACTIONS)}", field="action")
+    return action

@@ -1,0 +1,74 @@
+// Choosing rows of a list: x, Shift+x, the box in the head, and the bar of what can be done with them. The form works
+// without this; here the bar appears when something is chosen, and choices outlive the rows being drawn again.
+
+let chosen = new Set();
+let lastId = "";
+
+export function startPool() {
+  const bar = document.querySelector("[data-bulk]");
+  const rows = document.getElementById("rows");
+  if (!bar || !rows) return;
+  rows.addEventListener("change", (event) => {
+    if (event.target.matches("[name=id]")) choose(event.target.value, event.target.checked);
+  });
+  document.getElementById("choose-all")?.addEventListener("change", (event) => {
+    for (const box of boxes()) choose(box.value, event.target.checked);
+  });
+  bar.querySelector("[data-bulk-clear]").addEventListener("click", clear);
+  bar.querySelector("[name=action]").addEventListener("change", showFields);
+  document.addEventListener("live:refreshed", draw);
+  showFields();
+  for (const box of boxes()) if (box.checked) chosen.add(box.value); // the browser's Back brings choices with it
+  draw();
+}
+
+// The row that has the focus is chosen or let go; with Shift all rows from the last one to it are chosen.
+export function chooseHere(withRange) {
+  const row = document.activeElement?.closest("#rows tr");
+  if (!row) return false;
+  const ids = boxes().map((box) => box.value);
+  const [from, to] = [ids.indexOf(lastId), ids.indexOf(row.id)].sort((a, b) => a - b);
+  if (withRange && from >= 0) for (const id of ids.slice(from, to + 1)) choose(id, true);
+  else choose(row.id, !chosen.has(row.id));
+  return true;
+}
+
+function boxes() {
+  return [...document.querySelectorAll("#rows [name=id]")];
+}
+
+function choose(id, isChosen) {
+  if (isChosen) chosen.add(id);
+  else chosen.delete(id);
+  lastId = id;
+  draw();
+}
+
+function clear() {
+  chosen = new Set();
+  draw();
+}
+
+function draw() {
+  const all = boxes();
+  const here = new Set(all.map((box) => box.value));
+  chosen = new Set([...chosen].filter((id) => here.has(id)));
+  for (const box of all) {
+    box.checked = chosen.has(box.value);
+    box.closest("tr").toggleAttribute("data-chosen", box.checked);
+  }
+  const bar = document.querySelector("[data-bulk]");
+  bar.hidden = chosen.size === 0;
+  document.getElementById("bulk-count").textContent = `${chosen.size} chosen`;
+  const head = document.getElementById("choose-all");
+  if (!head) return;
+  head.checked = chosen.size > 0 && chosen.size === all.length;
+  head.indeterminate = chosen.size > 0 && !head.checked;
+}
+
+function showFields() {
+  const action = document.querySelector("[data-bulk] [name=action]").value;
+  for (const field of document.querySelectorAll("[data-bulk] [data-for]")) {
+    field.hidden = !field.dataset.for.split(" ").includes(action);
+  }
+}

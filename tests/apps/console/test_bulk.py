@@ -1,0 +1,107 @@
+"""Changes to many rows from the list: started, followed, taken back, all of it without JavaScript."""
+
+from collections.abc import Callable
+
+import pytest
+from django.test import Client
+
+from apps.accounts.models import Agent, Project
+from apps.core.ids import new_id
+from apps.feedback.bulk import ACTIONS
+from apps.trajectories.bulk.models import BulkJob
+from apps.trajectories.bulk.running import run_job
+from apps.trajectories.models import Trajectory
+
+AddTrajectory = Callable[..., Trajectory]
+
+
+def run_last() -> BulkJob:
+    job = BulkJob.objects.latest("pk")
+    run_job(job.pk, actions=ACTIONS)
+    job.refresh_from_db()
+    return job
+
+
+def test_chosen_rows_are_rewarded_and_the_job_tells(reviewer_browser: Client, add_trajectory: AddTrajectory) -> None:
+    rows = [add_trajectory() for _ in range(3)]
+    form = {"action": "reward", "scope": "chosen", "id": [rows[0].pk, rows[1].pk], "value": "0,5", "tag": ""}
+    started = reviewer_browser.post("/p/shop/bulk", form)
+    job = run_last()
+    assert (started.status_code, started["Location"]) == (302, f"/p/shop/jobs/{job.pk}")
+    html = reviewer_browser.get(started["Location"]).content.decode()
+    assert "<strong>2</strong> of 2 looked at" in html
+    assert "Undo all of it" in html
+    assert [row.reward for row in Trajectory.objects.order_by("pk")] == [0.5, 0.5, None]
+    assert "Reward 0.5" in reviewer_browser.get("/p/shop/jobs").content.decode()
+
+
+def test_all_that_a_search_finds_is_tagged_and_taken_back(
+    reviewer_browser: Client, add_trajectory: AddTrajectory
+) -> None:
+    rows = [add_trajectory(reward=value) for value in (0.1, 0.9)]
+    html = reviewer_browser.get("/p/shop/trajectories?q=reward<0.3").content.decode()
+    assert "To all 1 found" in html
+    assert '<input type="hidden" name="query" value="reward&lt;0.3">' in html
+    form = {"action": "tag", "scope": "all", "query": "reward<0.3", "tag": "low"}
+    reviewer_browser.post("/p/shop/bulk", form)
+    job = run_last()
+    assert [tag.name for row in rows for tag in row.tags.all()] == ["low"]
+    reviewer_browser.post(f"/p/shop/jobs/{job.pk}/undo")
+    assert run_last().state == "undone"
+    assert "<strong>1</strong> taken back" in reviewer_browser.get(f"/p/shop/jobs/{job.pk}").content.decode()
+    assert not rows[0].tags.exists()
+
+
+@pytest.mark.parametrize(
+    ("form", "words"),
+    [
+        ({"action": "exclude"}, "choose at least one row"),
+        ({"action": "fly", "scope": "all"}, "there is no action"),
+        ({"action": "reward", "scope": "all", "value": "much"}, "from −1 to 1"),
+        ({"action": "reward", "scope": "all", "value": "3"}, "from -1 to 1"),
+        ({"action": "tag", "scope": "all"}, "1 to 40 characters"),
+        ({"action": "exclude", "scope": "all", "query": "agnt:x"}, "there is no field"),
+    ],
+)
+def test_what_cannot_be_started_says_why(
+    reviewer_browser: Client, agent: Agent, form: dict[str, str], words: str
+) -> None:
+    response = reviewer_browser.post("/p/shop/bulk", form)
+    assert response.status_code == 400
+    assert words in response.content.decode()
+    assert not BulkJob.objects.exists()
+
+
+def test_failures_are_listed_on_the_page(reviewer_browser: Client, trajectory: Trajectory) -> None:
+    missing = new_id("traj")
+    reviewer_browser.post("/p/shop/bulk", {"action": "exclude", "id": [trajectory.pk, missing]})
+    html = reviewer_browser.get(f"/p/shop/jobs/{run_last().pk}").content.decode()
+    assert "1 could not be changed" in html
+    assert missing in html
+    assert "no such trajectory" in html
+
+
+def test_deletion_is_for_trainers(reviewer_browser: Client, trainer_browser: Client, trajectory: Trajectory) -> None:
+    assert 'value="delete"' not in reviewer_browser.get("/p/shop/trajectories").content.decode()
+    assert 'value="delete"' in trainer_browser.get("/p/shop/trajectories").content.decode()
+    form = {"action": "delete", "id": [trajectory.pk]}
+    assert reviewer_browser.post("/p/shop/bulk", form).status_code == 403
+    trainer_browser.post("/p/shop/bulk", form)
+    job = run_last()
+    assert trainer_browser.get(f"/p/shop/trajectories/{trajectory.pk}").status_code == 404
+    refused = reviewer_browser.post(f"/p/shop/jobs/{job.pk}/undo")
+    assert refused.status_code == 403
+    assert "You are reviewer here. Ask" in reviewer_browser.get(f"/p/shop/jobs/{job.pk}").content.decode()
+
+
+def test_viewers_see_no_boxes(viewer_browser: Client, trajectory: Trajectory) -> None:
+    html = viewer_browser.get("/p/shop/trajectories").content.decode()
+    assert 'name="id"' not in html
+    assert viewer_browser.post("/p/shop/bulk", {"action": "exclude", "id": [trajectory.pk]}).status_code == 403
+
+
+def test_another_projects_job_is_missing(owner_browser: Client, other_project: Project, agent: Agent) -> None:
+    job = BulkJob.objects.create(project=other_project, action="exclude")
+    assert owner_browser.get(f"/p/shop/jobs/{job.pk}").status_code == 404
+    assert owner_browser.post(f"/p/shop/jobs/{job.pk}/undo").status_code == 404
+    assert owner_browser.get("/p/shop/jobs/%00").status_code == 404

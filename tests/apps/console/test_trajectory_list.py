@@ -1,0 +1,134 @@
+"""The list's search, its strip of time, saved views, columns: all of it without JavaScript."""
+
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from django.test import Client
+from django.utils import timezone
+
+from apps.accounts.models import Agent, Project, User
+from apps.console.queries.trajectories import read_strip
+from apps.trajectories.bulk.models import TrajectoryTag
+from apps.trajectories.models import Trajectory
+from apps.trajectories.search.language import parse_query
+from apps.trajectories.search.models import SavedView
+
+AddTrajectory = Callable[..., Trajectory]
+LIST = "/p/shop/trajectories"
+
+
+def titles(html: str, *names: str) -> set[str]:
+    return {name for name in names if f">{name}</a>" in html}
+
+
+def test_a_search_stands_in_the_address(owner_browser: Client, add_trajectory: AddTrajectory) -> None:
+    add_trajectory(title="good", reward=0.9)
+    add_trajectory(title="bad", reward=-1.0)
+    response = owner_browser.get(LIST, {"q": "reward<0.3", "agent": "clerk"})
+    html = response.content.decode()
+    assert titles(html, "good", "bad") == {"bad"}
+    assert 'value="reward&lt;0.3"' in html
+    assert "/api/v1/trajectories?q=reward%3C0.3%20agent%3Aclerk" in html
+
+
+def test_a_wrong_search_is_shown_with_the_place(owner_browser: Client, add_trajectory: AddTrajectory) -> None:
+    add_trajectory(title="good")
+    response = owner_browser.get(LIST, {"q": "parcel reward<much"})
+    html = response.content.decode()
+    assert response.status_code == 400
+    assert "Character 15: reward wants a number, none or any" in html
+    assert "parcel reward&lt;much\n              ^" in html
+    assert titles(html, "good") == set()
+
+
+def test_the_strip_counts_and_narrows(owner_browser: Client, add_trajectory: AddTrajectory) -> None:
+    add_trajectory(title="old", started_at=datetime(2026, 11, 1, 10, 20, tzinfo=UTC))
+    add_trajectory(title="new", started_at=datetime(2026, 11, 3, 10, 20, tzinfo=UTC))
+    html = owner_browser.get(LIST, {"q": "has:reward from:2026-11-01 -has:reward"}).content.decode()
+    assert "<strong>0</strong> found" in html
+    strip = read_strip(Trajectory.objects.get(title="old").project, parse_query("from:2026-11-01"))
+    assert strip is not None
+    assert [bar.n for bar in strip.bars] == [1, 1]
+    narrowed = owner_browser.get(LIST, {"q": strip.bars[0].q}).content.decode()
+    assert titles(narrowed, "old", "new") == {"old"}
+    assert "from%3A2026-11-01T" in owner_browser.get(LIST).content.decode()
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("span", [timedelta(0), timedelta(minutes=3), timedelta(days=40), timedelta(days=9000)])
+def test_the_strip_holds_everything_however_long_the_time(
+    project: Project, add_trajectory: AddTrajectory, span: timedelta
+) -> None:
+    now = timezone.now()
+    for part in range(4):
+        add_trajectory(started_at=now - span * part / 3)
+    strip = read_strip(project, parse_query(""))
+    assert strip is not None
+    assert (strip.count.n, sum(bar.n for bar in strip.bars)) == (4, 4)
+    assert all(bar.x >= 0 and bar.x + bar.width <= 100 for bar in strip.bars)
+
+
+def test_columns_and_density_are_kept(owner_browser: Client, add_trajectory: AddTrajectory) -> None:
+    add_trajectory(title="row")
+    before = owner_browser.get(LIST).content.decode()
+    assert ">Tokens</th>" in before
+    assert ">Channel</th>" not in before
+    response = owner_browser.post(
+        "/p/shop/look", {"column": ["channel", "smell"], "density": "dense", "next": f"{LIST}?q=row"}
+    )
+    assert (response.status_code, response["Location"]) == (302, f"{LIST}?q=row")
+    after = owner_browser.get(LIST).content.decode()
+    assert ">Channel</th>" in after
+    assert ">Tokens</th>" not in after
+    assert 'data-density="dense"' in after
+
+
+def test_the_look_leads_nowhere_else(owner_browser: Client, agent: Agent) -> None:
+    response = owner_browser.post("/p/shop/look", {"next": "https://elsewhere.example/", "density": "x"})
+    assert response["Location"] == LIST
+
+
+def test_a_view_is_saved_used_deleted_and_brought_back(reviewer_browser: Client, agent: Agent) -> None:
+    response = reviewer_browser.post("/p/shop/views", {"name": " Bad  ones ", "query": "reward<0.3"})
+    assert (response.status_code, response["Location"]) == (302, f"{LIST}?q=reward%3C0.3")
+    view = SavedView.objects.get()
+    assert (view.name, view.query) == ("Bad ones", "reward<0.3")
+    assert ">Bad ones</a>" in reviewer_browser.get(LIST).content.decode()
+    gone = reviewer_browser.post(f"/p/shop/views/{view.id}/delete", headers={"HX-Request": "true"})
+    assert f"/p/shop/views/{view.id}/restore" in gone["HX-Trigger"]
+    assert ">Bad ones</a>" not in gone.content.decode()
+    assert "Restore “Bad ones”" in reviewer_browser.get(LIST).content.decode()
+    reviewer_browser.post(f"/p/shop/views/{view.id}/restore")
+    assert ">Bad ones</a>" in reviewer_browser.get(LIST).content.decode()
+
+
+@pytest.mark.parametrize(
+    ("name", "query", "status", "words"),
+    [
+        ("", "", 400, "1 to 60 characters"),
+        ("x" * 61, "", 400, "1 to 60 characters"),
+        ("x", "agnt:y", 400, "there is no field"),
+        ("taken", "", 409, "choose another name"),
+    ],
+)
+def test_a_view_that_cannot_be_saved_says_why(
+    reviewer_browser: Client, project: Project, name: str, query: str, status: int, words: str
+) -> None:
+    SavedView.objects.create(project=project, name="taken")
+    response = reviewer_browser.post("/p/shop/views", {"name": name, "query": query})
+    assert response.status_code == status
+    assert words in response.content.decode()
+    assert SavedView.objects.count() == 1
+
+
+def test_a_view_of_somebody_else_is_theirs(reviewer_browser: Client, project: Project, owner: User) -> None:
+    view = SavedView.objects.create(project=project, name="mine", owner=owner)
+    response = reviewer_browser.post(f"/p/shop/views/{view.id}/delete")
+    assert response.status_code == 403
+    assert "owner@example.org" in response.content.decode()
+
+
+def test_tags_lead_to_their_like(owner_browser: Client, add_trajectory: AddTrajectory) -> None:
+    TrajectoryTag.objects.create(trajectory=add_trajectory(), name="late refund")
+    assert "?q=tag%3A%22late%20refund%22" in owner_browser.get(LIST).content.decode()
