@@ -70,17 +70,17 @@ async def test_a_key_without_limits_costs_nothing() -> None:
 
 
 async def test_a_full_bucket_gives_its_limit_at_once_and_then_refills(limiter: Limiter) -> None:
-    mine = scope(requests_per_minute=120)
-    left = [(await admit(limiter, mine)).state.requests for _ in range(120)]
+    mine = scope(requests_per_minute=30)
+    left = [(await admit(limiter, mine)).state.requests for _ in range(30)]
     error = await refused(limiter, mine)
 
-    assert [allowance.left for allowance in left if allowance][:3] == [119, 118, 117]
+    assert [allowance.left for allowance in left if allowance][:3] == [29, 28, 27]
     assert (error.code, error.kind) == ("rate_limit_exceeded", "requests")
-    assert error.message.startswith("Rate limit reached for this key: 120 requests per minute. Try again in ")
-    assert 0 < int(error.headers["retry-after-ms"]) <= 500
-    assert error.headers["x-ratelimit-limit-requests"] == "120"
+    assert error.message.startswith("Rate limit reached for this key: 30 requests per minute. Try again in ")
+    assert 0 < int(error.headers["retry-after-ms"]) <= 2000
+    assert error.headers["x-ratelimit-limit-requests"] == "30"
     assert error.headers["x-ratelimit-remaining-requests"] == "0"
-    await asyncio.sleep(0.51)
+    await asyncio.sleep(2.01)
     await admit(limiter, mine)
 
 
