@@ -37,6 +37,8 @@ CHAT_FIELDS = _BOTH | {
     "top_logprobs",
 }
 COMPLETION_FIELDS = _BOTH | {"prompt"}
+EMBEDDING_FIELDS = frozenset({"dimensions", "encoding_format", "input", "model"})
+_BY_SUBJECT = {"messages": CHAT_FIELDS, "prompt": COMPLETION_FIELDS, "input": EMBEDDING_FIELDS}
 STREAM_OPTIONS = frozenset({"include_obfuscation", "include_usage"})
 MESSAGE_FIELDS = frozenset({"content", "name", "refusal", "role", "tool_call_id", "tool_calls"})
 _PART_FIELDS = frozenset({"file", "image_url", "input_audio", "refusal", "text", "type"})
@@ -69,7 +71,7 @@ def make_provider_body(body: Json, *, asked: Json) -> tuple[Json, Json]:
 
     `asked` is the client's own request. Raises ApiError (400) for what would change the answer.
     """
-    known = CHAT_FIELDS if "messages" in body else COMPLETION_FIELDS
+    known = next(fields for name, fields in _BY_SUBJECT.items() if name in body)
     dropped: Json = {}
     sent: Json = {}
     for name, value in body.items():

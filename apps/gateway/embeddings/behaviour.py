@@ -17,6 +17,7 @@ from apps.gateway.dialect import Json
 from apps.gateway.embeddings.shapes import EmbeddingsRequest
 from apps.gateway.engines import EngineRefusedError, EngineUnavailableError
 from apps.gateway.errors import ApiError, unavailable
+from apps.gateway.provider_form import make_provider_body
 from apps.gateway.routes import KeyRoute, VersionRoute
 
 PATH = "/v1/embeddings"
@@ -28,7 +29,7 @@ async def fetch_embeddings(desk: Desk, key: KeyRoute, request: EmbeddingsRequest
     version = await desk.routes.find_version(key.project_id, request.model)
     if version is None:
         raise _not_served(request.model)
-    body = orjson.dumps({**request.engine_body, "model": version.engine_name})
+    body = _dump_body(request, version)
     try:
         with await desk.engines.ask(
             PATH,
@@ -47,6 +48,13 @@ async def fetch_embeddings(desk: Desk, key: KeyRoute, request: EmbeddingsRequest
         raise say_unavailable(fault) from fault
     except _NONSENSE as error:
         raise unavailable(f"The engine's answer makes no sense: {error}", code="engine_broken") from error
+
+
+def _dump_body(request: EmbeddingsRequest, version: VersionRoute) -> bytes:
+    body = {**request.engine_body, "model": version.engine_name}
+    if version.is_text_only:
+        body, _ = make_provider_body(body, asked=request.engine_body)
+    return orjson.dumps(body)
 
 
 def _render(answer: Json, request: EmbeddingsRequest) -> Json:

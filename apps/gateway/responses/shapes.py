@@ -123,6 +123,7 @@ def _settings(body: Json, *, tools: ToolBook, wants_logprobs: bool) -> Json:
         "max_completion_tokens": body.get("max_output_tokens"),
         "reasoning_effort": (body.get("reasoning") or {}).get("effort"),
         "response_format": _read_format((body.get("text") or {}).get("format")),
+        "logprobs": wants_logprobs or None,
         "top_logprobs": body.get("top_logprobs") if wants_logprobs else None,
     }
     return settings | {name: value for name, value in found.items() if value is not None}

@@ -5,7 +5,7 @@ from typing import Any
 
 import httpx
 import pytest
-from openai.types import completion_create_params
+from openai.types import EmbeddingCreateParams, completion_create_params
 from openai.types.chat import (
     ChatCompletionAssistantMessageParam,
     ChatCompletionStreamOptionsParam,
@@ -21,6 +21,7 @@ from apps.gateway.errors import ApiError
 from apps.gateway.provider_form import (
     CHAT_FIELDS,
     COMPLETION_FIELDS,
+    EMBEDDING_FIELDS,
     MESSAGE_FIELDS,
     STREAM_OPTIONS,
     make_provider_body,
@@ -49,6 +50,7 @@ def known_to(*shapes: type) -> set[str]:
 def test_the_tables_hold_nothing_that_openai_does_not_know() -> None:
     assert known_to(chat_create_params.CompletionCreateParamsBase) | {"stream"} >= CHAT_FIELDS
     assert known_to(completion_create_params.CompletionCreateParamsBase) | {"stream"} >= COMPLETION_FIELDS
+    assert known_to(EmbeddingCreateParams) >= EMBEDDING_FIELDS
     assert known_to(ChatCompletionStreamOptionsParam) == STREAM_OPTIONS
     messages = (ChatCompletionAssistantMessageParam, ChatCompletionToolMessageParam, ChatCompletionUserMessageParam)
     assert known_to(*messages) >= MESSAGE_FIELDS
@@ -182,6 +184,25 @@ def test_log_probs_of_a_completion_are_asked_for_when_the_client_wants_them(
     http.post(COMPLETIONS, json={"model": "big-one", "prompt": "hello", "logprobs": 0})
 
     assert elsewhere.calls[0].body["logprobs"] == 0
+
+
+def test_log_probs_of_a_response_are_asked_for_when_the_client_wants_them(
+    teacher: Teacher, elsewhere: FakeEngine, http: httpx.Client
+) -> None:
+    include = {"include": ["message.output_text.logprobs"], "top_logprobs": 2}
+    http.post(RESPONSES, json={"model": "big-one", "input": "hello", **include})
+
+    assert (elsewhere.calls[0].body["logprobs"], elsewhere.calls[0].body["top_logprobs"]) == (True, 2)
+
+
+def test_embeddings_are_asked_for_in_openais_words(teacher: Teacher, elsewhere: FakeEngine, http: httpx.Client) -> None:
+    elsewhere.script.n_dimensions = 4
+    body = {"model": "big-one", "input": "hello", "dimensions": 2, "encoding_format": "base64", "user": "ada"}
+
+    assert http.post("/v1/embeddings", json=body).status_code == 200
+    assert elsewhere.counted[0].keys() <= EMBEDDING_FIELDS
+    refused = http.post("/v1/embeddings", json=body | {"truncate_prompt_tokens": 5})
+    assert (refused.status_code, refused.json()["error"]["param"]) == (400, "truncate_prompt_tokens")
 
 
 @pytest.mark.parametrize(
