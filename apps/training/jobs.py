@@ -1,8 +1,10 @@
 """From a run's rows to what the trainer process is told. Knows no file and no process."""
 
+from dataclasses import fields
+
 from apps.core.contracts.training import LoraSettings, LossSettings, OptimizerSettings, TrainJob
 from apps.training.models import Run
-from apps.training.recipes import read_recipe
+from apps.training.recipes import RecipeConfig, read_recipe
 
 
 def build_job(run: Run, *, device: str, engine_dtype: str) -> TrainJob:
@@ -14,7 +16,7 @@ def build_job(run: Run, *, device: str, engine_dtype: str) -> TrainJob:
         initial_adapter_dir=run.start_version.adapter_path or None,
         n_steps=recipe.n_steps,
         lora=LoraSettings(rank=recipe.lora_rank, alpha=recipe.lora_alpha),
-        loss=LossSettings(clip_low=recipe.clip_low, clip_high=recipe.clip_high),
+        loss=build_loss(recipe),
         optimizer=OptimizerSettings(
             learning_rate=recipe.learning_rate,
             max_grad_norm=recipe.max_grad_norm,
@@ -26,3 +28,10 @@ def build_job(run: Run, *, device: str, engine_dtype: str) -> TrainJob:
         device=device,
         precision="fp32" if engine_dtype == "float32" else "bf16",
     )
+
+
+def build_loss(recipe: RecipeConfig) -> LossSettings:
+    """Return the recipe's loss; what its choices do not use stays as the contract has it."""
+    shared = {field.name for field in fields(LossSettings)} & RecipeConfig.model_fields.keys()
+    chosen = {name: getattr(recipe, name) for name in shared}
+    return LossSettings(kind=recipe.loss, **{name: value for name, value in chosen.items() if value is not None})

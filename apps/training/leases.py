@@ -5,7 +5,7 @@ that another transaction holds are passed over, and what is not ready blocks not
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -16,7 +16,8 @@ from apps.core.contracts.training import Probe, TrainBatch, TrainerEvent, TrainS
 from apps.core.errors import Conflict
 from apps.registry.models import Version, VersionState
 from apps.registry.services import publish_version
-from apps.training.batching import BaselineState, Scored, StepFacts, are_all_zero, compute_advantages, discard_reason
+from apps.training.batching import DiscardReason, StepFacts, discard_reason
+from apps.training.estimators import BaselineState, Scored, are_all_zero, compute_advantages
 from apps.training.fence import lock_attempt
 from apps.training.history import record_run_event
 from apps.training.models import Attempt, Batch, BatchState, BatchTrajectory, Metric, Run
@@ -27,6 +28,10 @@ from apps.trajectories.models import ExchangeStatus, SideCall, Step, Trajectory
 from apps.trajectories.trie import StepView, load_steps
 
 PROBE_TOKENS = 256
+LARGEST_GAP = 0.1  # nats a token; engines in bf16 stay below 0.05
+
+
+CUT_OFF = "length"  # how an answer ends that reached its token limit
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,9 +41,15 @@ class Lent:
     trajectories: Sequence[Trajectory]
     rewards: Mapping[str, float]
 
-    def scored(self) -> list[Scored]:
-        """Return what the advantages are computed from."""
-        return [Scored(trajectory_id=row.id, reward=self.rewards[row.id], group=row.group) for row in self.trajectories]
+
+@dataclass(frozen=True, kw_only=True)
+class Collected:
+    """What a batch trains on, why other steps are left out, how old it is, and the baseline after it."""
+
+    samples: list[TrainSample]
+    discards: dict[str, int]
+    staleness: float
+    baseline: BaselineState
 
 
 @transaction.atomic
@@ -61,19 +72,17 @@ def _lease_new_batch(
     run: Run, picked: Sequence[Trajectory], *, step: int, line: Mapping[str, int]
 ) -> TrainBatch | None:
     lent = Lent(trajectories=picked, rewards={row.id: row.reward or 0.0 for row in picked})
-    recipe = read_recipe(run.recipe)
-    advantages, baseline = compute_advantages(lent.scored(), recipe=recipe, baseline=read_baseline(run))
-    samples, discards, staleness = collect_samples(lent, advantages, line=line)
-    is_empty = are_all_zero(sample.advantage for sample in samples)
+    found = collect_samples(lent, recipe=read_recipe(run.recipe), baseline=read_baseline(run), line=line)
+    is_empty = are_all_zero(sample.advantage for sample in found.samples)
     batch = Batch.objects.create(
         run=run,
         step=step,
         state=BatchState.SKIPPED if is_empty else BatchState.LEASED,
-        baseline_after=asdict(baseline),
+        baseline_after=asdict(found.baseline),
         reward_mean=sum(lent.rewards.values()) / len(picked),
-        staleness_mean=staleness,
-        n_samples=len(samples),
-        discards=discards,
+        staleness_mean=found.staleness,
+        n_samples=len(found.samples),
+        discards=found.discards,
     )
     BatchTrajectory.objects.bulk_create(
         BatchTrajectory(batch=batch, policy=run.policy, trajectory=row, reward=lent.rewards[row.id]) for row in picked
@@ -81,8 +90,8 @@ def _lease_new_batch(
     if is_empty:
         _pass_over(run, batch, n_trajectories=len(picked))
         return None
-    record_run_event(run, "batch.leased", f"step {step} takes {len(picked)} trajectories, {len(samples)} steps")
-    return TrainBatch(step=step, samples=tuple(samples), probe=choose_probe(samples))
+    record_run_event(run, "batch.leased", f"step {step} takes {len(picked)} trajectories, {len(found.samples)} steps")
+    return TrainBatch(step=step, samples=tuple(found.samples), probe=choose_probe(found.samples))
 
 
 def _pass_over(run: Run, batch: Batch, *, n_trajectories: int) -> None:
@@ -100,8 +109,8 @@ def _rebuild_batch(run: Run, batch: Batch) -> TrainBatch | None:
         trajectories=[entry.trajectory for entry in entries],
         rewards={entry.trajectory_id: entry.reward for entry in entries},
     )
-    advantages, _ = compute_advantages(lent.scored(), recipe=read_recipe(run.recipe), baseline=read_baseline(run))
-    samples, _, _ = collect_samples(lent, advantages, line=open_pool(run).line)
+    recipe, line = read_recipe(run.recipe), open_pool(run).line
+    samples = collect_samples(lent, recipe=recipe, baseline=read_baseline(run), line=line).samples
     if are_all_zero(sample.advantage for sample in samples):
         release_batches(run)
         record_run_event(run, "batch.released", f"step {batch.step} was given back: nothing is left of it to train on")
@@ -124,7 +133,7 @@ def current_version(run: Run) -> Version:
 
 def read_baseline(run: Run) -> BaselineState:
     """Return the baseline after the last acknowledged batch."""
-    return BaselineState(**run.baseline)
+    return BaselineState.of_json(run.baseline)
 
 
 def pick_trajectories(pool: Pool, recipe: RecipeConfig) -> list[Trajectory]:
@@ -152,23 +161,58 @@ def whole_groups(rows: Sequence[Trajectory], *, group_size: int) -> list[list[Tr
     return whole
 
 
-def collect_samples(
-    lent: Lent, advantages: Mapping[str, float], *, line: Mapping[str, int]
-) -> tuple[list[TrainSample], dict[str, int], float]:
-    """Return the trainable steps with their trajectory's advantage, those left out by reason, the mean staleness."""
-    samples: list[TrainSample] = []
-    discards: Counter[str] = Counter()
-    distances = []
-    for trajectory in lent.trajectories:
-        for view in load_steps(trajectory, with_messages=False):
-            staleness = line.get(view.row.version_id or "")
-            reason = discard_reason(_facts(view.row, lent, staleness=staleness), max_staleness=len(line))
-            if reason is not None or staleness is None:
-                discards[reason.name.lower() if reason else "stale"] += 1
-                continue
-            samples.append(_sample(view, advantage=advantages[trajectory.id]))
-            distances.append(staleness)
-    return samples, dict(discards), sum(distances) / max(1, len(distances))
+def collect_samples(lent: Lent, *, recipe: RecipeConfig, baseline: BaselineState, line: Mapping[str, int]) -> Collected:
+    """Return the trainable steps with their trajectory's advantage, and those left out by reason."""
+    discards: Counter[DiscardReason] = Counter()
+    usable = {
+        row.id: list(_usable_steps(row, lent, recipe=recipe, line=line, discards=discards)) for row in lent.trajectories
+    }
+    scored = [_score(row, usable[row.id], reward=lent.rewards[row.id]) for row in lent.trajectories]
+    advantages, baseline = compute_advantages(scored, recipe=recipe, baseline=baseline)
+    samples, distances = [], []
+    for trajectory_id, advantage in advantages.items():
+        if advantage == 0 and recipe.drop_without_signal:
+            discards[DiscardReason.NO_SIGNAL] += len(usable[trajectory_id])
+            continue
+        samples += [_sample(view, advantage=advantage) for view in usable[trajectory_id]]
+        distances += [line[view.row.version_id or ""] for view in usable[trajectory_id]]
+    return Collected(
+        samples=samples,
+        discards={reason.name.lower(): n for reason, n in discards.items()},
+        staleness=sum(distances) / max(1, len(distances)),
+        baseline=baseline,
+    )
+
+
+def _usable_steps(
+    trajectory: Trajectory,
+    lent: Lent,
+    *,
+    recipe: RecipeConfig,
+    line: Mapping[str, int],
+    discards: Counter[DiscardReason],
+) -> Iterator[StepView]:
+    """Yield the steps that may carry a gradient; count the others."""
+    for view in load_steps(trajectory, with_messages=False):
+        facts = _facts(view.row, lent, staleness=line.get(view.row.version_id or ""))
+        reason = discard_reason(facts, max_staleness=len(line), drops_cut_off=recipe.drop_cut_off)
+        if reason is None:
+            yield view
+        else:
+            discards[reason] += 1
+
+
+def _score(trajectory: Trajectory, views: Sequence[StepView], *, reward: float) -> Scored:
+    """A reward counts for the baseline even where no step is left to train on."""
+    lengths = [len(view.completion_ids) for view in views]
+    return Scored(
+        trajectory_id=trajectory.id,
+        reward=reward,
+        group=trajectory.group,
+        source=trajectory.agent_id,
+        n_tokens=sum(lengths),
+        longest=max(lengths, default=0),
+    )
 
 
 def _facts(step: Step, lent: Lent, *, staleness: int | None) -> StepFacts:
@@ -184,6 +228,7 @@ def _facts(step: Step, lent: Lent, *, staleness: int | None) -> StepFacts:
         top_p=step.top_p,
         top_k=step.top_k,
         staleness=staleness,
+        is_cut_off=step.finish_reason == CUT_OFF,
     )
 
 
@@ -237,7 +282,18 @@ def acknowledge_step(attempt: Attempt, event: TrainerEvent) -> int:
     record_run_event(
         run, "step.done", f"step {event.step} of {run.n_steps} is trained; it made version {version.number}"
     )
+    _warn_of_gap(run, event)
     return run.steps_done
+
+
+def _warn_of_gap(run: Run, event: TrainerEvent) -> None:
+    gap = event.metrics.get("mean_logprob_diff", 0.0)
+    if gap > LARGEST_GAP:
+        words = (
+            f"trainer and engine differ by {gap:.2g} nats a token before any update of step {event.step}: they compute "
+            "differently, or the answers were not sampled as recorded; a correction in the recipe bounds the harm"
+        )
+        record_run_event(run, "step.gap", words)
 
 
 def _take_batch(run: Run, *, step: int) -> Batch:

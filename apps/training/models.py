@@ -36,7 +36,7 @@ class Run(models.Model):
     name = models.CharField(max_length=100, blank=True)
     recipe = models.JSONField()  # recipes.RecipeConfig
     selection = models.JSONField(default=dict)  # selection.Selection
-    baseline = models.JSONField(default=dict)  # batching.BaselineState after the last acknowledged batch
+    baseline = models.JSONField(default=dict)  # estimators.BaselineState after the last acknowledged batch
     state = models.CharField(max_length=12, choices=RunState.choices, default=RunState.QUEUED)
     status_line = models.CharField(max_length=300, blank=True)  # what it does or waits for now
     error = models.TextField(blank=True)

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from django.conf import settings
 from django.db.models import Case, CharField, Count, Exists, OuterRef, QuerySet, Value, When
 
 from apps.registry.models import Policy, Version
@@ -83,6 +84,16 @@ def trace_line(version: Version, *, max_staleness: int) -> dict[str, int]:
 
 
 def describe_counts(counts: Mapping[str, int]) -> str:
-    """Return the counts in words: "12 still open, 3 without a reward"."""
+    """Return the counts in words, and what to do: "12 still open, 3 without a reward, complete the open ones…"."""
     parts = [f"{counts[reason]} {words}" for reason, words in REASONS.items() if counts.get(reason)]
+    if counts.get("open"):
+        parts.append(describe_open())
     return ", ".join(parts) or "the selection matches no trajectory at all"
+
+
+def describe_open() -> str:
+    """Return what makes an open trajectory one to train on."""
+    return (
+        "complete the open ones on their pages or by POST /api/v1/trajectories/{id}/complete, "
+        f"or wait: without a call for {settings.CLAW.idle_close_s} s one completes by itself"
+    )

@@ -15,7 +15,7 @@ from apps.core.jobs import queue_task
 from apps.core.texts import is_storable
 from apps.registry.models import Alias, AliasName, Policy, Version
 from apps.training.attempts import RESUMED, move_run
-from apps.training.batching import BaselineState, Scored, are_all_zero, compute_advantages
+from apps.training.estimators import BaselineState, Scored, are_all_zero, compute_advantages
 from apps.training.history import record_run_event
 from apps.training.leases import whole_groups
 from apps.training.models import ACTIVE_STATES, Run, RunState
@@ -44,6 +44,7 @@ def launch_run(
     require_role(caller, project, Role.TRAINER)
     config, chosen = read_recipe(recipe), read_selection(selection)
     _check_servable(config)
+    _check_rewards(config, chosen)
     _check_texts(name=name, idempotency_key=idempotency_key)
     Project.objects.select_for_update().get(pk=project.pk)
     if idempotency_key and (known := Run.objects.filter(project=project, idempotency_key=idempotency_key).first()):
@@ -76,6 +77,14 @@ def _check_servable(recipe: RecipeConfig) -> None:
             f"recipe.lora_rank: the engines serve ranks up to {largest}; lower it, or raise CLAW_MAX_LORA_RANK and "
             "start the engines again",
             field="recipe.lora_rank",
+        )
+
+
+def _check_rewards(recipe: RecipeConfig, selection: Selection) -> None:
+    if recipe.estimator == "maxrl" and (selection.min_reward is None or selection.min_reward < 0):
+        raise InvalidInput(
+            "selection.min_reward: maxrl is defined for rewards of zero or more; set 0 or more, or choose rloo",
+            field="selection.min_reward",
         )
 
 
@@ -114,10 +123,12 @@ def check_worth(pool: Pool, recipe: RecipeConfig) -> None:
         if not ready:
             raise InvalidInput(
                 f"no group has {recipe.group_size} ready tries at one prompt, so every advantage would be zero; "
-                "replay prompts in groups, or choose the estimator ema",
+                "replay prompts in groups, or choose an estimator that needs none, as ema",
                 field="recipe.estimator",
             )
-    scored = [Scored(trajectory_id=row.id, reward=row.reward or 0.0, group=row.group) for row in ready]
+    scored = [
+        Scored(trajectory_id=row.id, reward=row.reward or 0.0, group=row.group, source=row.agent_id) for row in ready
+    ]
     advantages, _ = compute_advantages(scored, recipe=recipe, baseline=BaselineState())
     if are_all_zero(advantages.values()):
         raise InvalidInput(

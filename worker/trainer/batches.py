@@ -8,7 +8,7 @@ same batch in the same way, and so does a run that was resumed.
 
 import math
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise, takewhile
 
@@ -27,8 +27,8 @@ class MicroBatch:
     """What goes through the model at once: P tokens that all samples begin with, computed once, then what differs.
 
     prefix_ids (1, P), P may be 0. input_ids (B, T): each sample from position P on, padded. predicts (B, T): true where
-    the next token is a completion token; these N positions alone pass through the output layer. targets,
-    behaviour_logprobs, advantages, temperatures (N,): of those next tokens, row by row.
+    the next token is a completion token; these N positions alone pass through the output layer. Of those next tokens,
+    row by row, (N,): targets, behaviour_logprobs, advantages, temperatures, weights (in the loss), samples (the row).
     """
 
     prefix_ids: Tensor
@@ -38,6 +38,8 @@ class MicroBatch:
     behaviour_logprobs: Tensor
     advantages: Tensor
     temperatures: Tensor
+    weights: Tensor
+    samples: Tensor
 
     def to(self, device: torch.device) -> "MicroBatch":
         """Return a copy whose tensors are on `device`."""
@@ -151,8 +153,8 @@ def _length(sample: TrainSample) -> int:
     return len(sample.prompt_ids) + len(sample.completion_ids)
 
 
-def build_micro_batch(samples: Sequence[TrainSample]) -> MicroBatch:
-    """Return the tensors of one group (not empty)."""
+def build_micro_batch(samples: Sequence[TrainSample], *, weights: Mapping[str, float]) -> MicroBatch:
+    """Return the tensors of one group (not empty). `weights`: of a token of each sample, by step id."""
     n_shared = count_shared(samples)
     n_positions = max(map(_length, samples))
     ids = torch.full((len(samples), n_positions), PAD)  # (B, P + T)
@@ -169,6 +171,8 @@ def build_micro_batch(samples: Sequence[TrainSample]) -> MicroBatch:
         behaviour_logprobs=torch.tensor([logprob for sample in samples for logprob in sample.logprobs]),
         advantages=torch.tensor([sample.advantage for sample in samples]).repeat_interleave(n_tokens),
         temperatures=torch.tensor([sample.temperature for sample in samples]).repeat_interleave(n_tokens),
+        weights=torch.tensor([weights[sample.step_id] for sample in samples]).repeat_interleave(n_tokens),
+        samples=torch.arange(len(samples)).repeat_interleave(n_tokens),
     )
 
 
@@ -183,4 +187,6 @@ def build_filler() -> MicroBatch:
         behaviour_logprobs=nothing,
         advantages=nothing,
         temperatures=nothing,
+        weights=nothing,
+        samples=torch.zeros(0, dtype=torch.long),
     )

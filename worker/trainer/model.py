@@ -46,6 +46,11 @@ class Policy(nn.Module):  # type: ignore[misc]  # torch is Any to the type check
                 answer = self.model(input_ids=input_ids, past_key_values=cache, use_cache=cache is not None)
         return token_logprobs(answer.logits, targets, temperatures)  # from (N, V)
 
+    def without_adapter(self) -> AbstractContextManager[Any]:
+        """Within it this is the base model, the reference that a KL term holds on to."""
+        context: AbstractContextManager[Any] = self.model.disable_adapter()
+        return context
+
     def predict(self, input_ids: Tensor) -> tuple[Tensor, Tensor]:
         """Return the most likely token after each of input_ids (1, T) and its log-prob (nats, temperature 1): (T,)."""
         with self._autocast(input_ids.device.type):

@@ -6,12 +6,14 @@ Knows the policy's engine and the loss; does not know where batches come from or
 import math
 import time
 from collections.abc import Sequence
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from typing import Any
 
 import torch
+from torch import Tensor
 
-from apps.core.contracts.training import TrainBatch, TrainJob, TrainSample
+from apps.core.contracts.training import LossSettings, TrainBatch, TrainJob, TrainSample
+from worker.trainer.aggregation import weigh_samples
 from worker.trainer.batches import (
     MicroBatch,
     build_filler,
@@ -19,9 +21,31 @@ from worker.trainer.batches import (
     plan_micro_batches,
     split_minibatches,
 )
+from worker.trainer.corrections import needs_proximal
 from worker.trainer.errors import TrainerError
-from worker.trainer.losses import LossSums, clipped_policy_loss, summarise
+from worker.trainer.losses import PolicyTokens, policy_loss
+from worker.trainer.measures import LARGEST, LossSums, combine, effective_sample_size, summarise
 from worker.trainer.ranks import Ranks
+from worker.trainer.segments import sum_to_end
+
+
+@dataclass(frozen=True, kw_only=True)
+class Part:
+    """A micro-batch and what is known of its tokens before the step's first update; (N,) each."""
+
+    micro: MicroBatch
+    proximal: Tensor
+    advantages: Tensor
+    reference: Tensor | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class OptimizerStep:
+    """What one optimizer step measured. `scale`: what the guard left of it."""
+
+    sums: LossSums
+    grad_norm: float
+    scale: float
 
 
 def train_step(engine: Any, batch: TrainBatch, *, job: TrainJob, ranks: Ranks) -> dict[str, float]:
@@ -30,18 +54,18 @@ def train_step(engine: Any, batch: TrainBatch, *, job: TrainJob, ranks: Ranks) -
     minibatches = split_minibatches(
         batch.samples, minibatch_samples=job.optimizer.minibatch_samples, seed=job.seed, step=batch.step
     )
-    all_sums, grad_norms = [], []
-    for minibatch in minibatches:
+    prepared = [prepare_minibatch(engine, minibatch, job=job, ranks=ranks) for minibatch in minibatches]
+    done = []
+    for parts in prepared:
         ranks.raise_if_stopped()
-        sums, grad_norm = optimizer_step(engine, minibatch, job=job, ranks=ranks)
-        all_sums.append(sums)
-        grad_norms.append(grad_norm)
+        done.append(optimizer_step(engine, parts, job=job, ranks=ranks))
     seconds = time.monotonic() - began
     n_tokens = sum(len(sample.prompt_ids) + len(sample.completion_ids) for sample in batch.samples)
     return {
-        **summarise(_combine(all_sums)),
-        "grad_norm": sum(grad_norms) / len(grad_norms),
-        "mean_logprob_diff": float(all_sums[0].logprob_diff / all_sums[0].n_tokens),
+        **summarise(combine([each.sums for each in done]), n_optimizer_steps=len(done)),
+        "grad_norm": sum(each.grad_norm for each in done) / len(done),
+        "step_scale": sum(each.scale for each in done) / len(done),
+        "mean_logprob_diff": float(done[0].sums.logprob_diff / done[0].sums.n_tokens),
         "learning_rate": job.optimizer.learning_rate,
         "samples": float(len(batch.samples)),
         "tokens": float(n_tokens),
@@ -50,48 +74,91 @@ def train_step(engine: Any, batch: TrainBatch, *, job: TrainJob, ranks: Ranks) -
     }
 
 
-def optimizer_step(
-    engine: Any, samples: Sequence[TrainSample], *, job: TrainJob, ranks: Ranks
-) -> tuple[LossSums, float]:
-    """Make one optimizer step on `samples`; returns the loss's sums over all ranks and the gradient norm.
+def prepare_minibatch(engine: Any, samples: Sequence[TrainSample], *, job: TrainJob, ranks: Ranks) -> list[Part]:
+    """Return this rank's micro-batches of one optimizer step, with the log-probs that its recipe compares with."""
+    plans = plan_micro_batches(samples, max_tokens=job.max_tokens_per_microbatch, n_ranks=ranks.count)
+    by_sample = weigh_samples(samples, job.loss)
+    weights = {sample.step_id: weight for sample, weight in zip(samples, by_sample, strict=True)}
+    groups = plans[ranks.index]
+    built = [build_micro_batch(group, weights=weights) if group else build_filler() for group in groups]
+    return [_look_ahead(engine, micro.to(ranks.device), loss=job.loss) for micro in built]
+
+
+def _look_ahead(engine: Any, micro: MicroBatch, *, loss: LossSettings) -> Part:
+    proximal, reference = micro.behaviour_logprobs, None
+    with torch.no_grad():
+        if needs_proximal(loss):
+            proximal, _ = _forward(engine, micro)
+        if loss.kl != "none":
+            with engine.module.without_adapter():
+                reference, _ = _forward(engine, micro)
+    advantages = micro.advantages
+    if loss.kl == "k1_reward" and reference is not None:
+        advantages = charge_divergence(micro, reference, coefficient=loss.kl_coefficient)
+    return Part(micro=micro, proximal=proximal, advantages=advantages, reference=reference)
+
+
+def charge_divergence(micro: MicroBatch, reference: Tensor, *, coefficient: float) -> Tensor:
+    """Return A_t - beta sum_{s >= t} (l_mu - l_ref)_s, over the rest of t's own sample; (N,).
+
+    The k1 estimate of the divergence as a cost of each token: REINFORCE++ (arXiv 2501.03262).
+    """
+    return micro.advantages - coefficient * sum_to_end(micro.behaviour_logprobs - reference, micro.samples)
+
+
+def optimizer_step(engine: Any, parts: Sequence[Part], *, job: TrainJob, ranks: Ranks) -> OptimizerStep:
+    """Make one optimizer step on `parts`; the sums are those of all ranks.
 
     Raises TrainerError when the loss or the gradient is not finite: the weights are then not to be used.
     """
-    plans = plan_micro_batches(samples, max_tokens=job.max_tokens_per_microbatch, n_ranks=ranks.count)
-    groups = plans[ranks.index]
-    n_tokens = sum(len(sample.completion_ids) for sample in samples)
-    parts = []
-    for number, group in enumerate(groups, start=1):
-        engine.set_gradient_accumulation_boundary(number == len(groups))
-        micro = (build_micro_batch(group) if group else build_filler()).to(ranks.device)
-        # DeepSpeed averages gradients over the ranks; the loss is a mean over the tokens of all of them.
-        parts.append(_backward(engine, micro, job=job, n_tokens=n_tokens / ranks.count))
-    sums = _reduce(_combine(parts), ranks=ranks)
+    own = []
+    for number, part in enumerate(parts, start=1):
+        engine.set_gradient_accumulation_boundary(number == len(parts))
+        own.append(_backward(engine, part, job=job, n_ranks=ranks.count))
+    sums = _reduce(combine(own), ranks=ranks)
     if not math.isfinite(float(sums.loss)):
         raise TrainerError("The loss is not a finite number (NaN or infinite): lower the learning rate.")
-    grad_norm = _apply(engine, job=job)
+    scale = step_scale(sums, min_ess=job.loss.min_ess)
+    grad_norm = _apply(engine, job=job, scale=scale)
     if not math.isfinite(grad_norm):
         raise TrainerError("The gradient is not finite (NaN or infinite): lower the learning rate.")
-    return sums, grad_norm
+    return OptimizerStep(sums=sums, grad_norm=grad_norm, scale=scale)
 
 
-def _backward(engine: Any, micro: MicroBatch, *, job: TrainJob, n_tokens: float) -> LossSums:
+def _forward(engine: Any, micro: MicroBatch) -> tuple[Tensor, Tensor]:
+    """Return log-probs and entropies of the completion tokens; (N,) each."""
     logprobs, entropies = engine(micro.prefix_ids, micro.input_ids, micro.predicts, micro.targets, micro.temperatures)
-    result = clipped_policy_loss(
-        logprobs,
-        micro.behaviour_logprobs,
-        micro.advantages,
-        entropies=entropies,
-        clip_low=job.loss.clip_low,
-        clip_high=job.loss.clip_high,
-        n_tokens_total=n_tokens,
+    return logprobs, entropies
+
+
+def _backward(engine: Any, part: Part, *, job: TrainJob, n_ranks: int) -> LossSums:
+    logprobs, entropies = _forward(engine, part.micro)
+    result = policy_loss(
+        PolicyTokens(
+            logprobs=logprobs,
+            behaviour=part.micro.behaviour_logprobs,
+            proximal=part.proximal,
+            advantages=part.advantages,
+            weights=part.micro.weights,
+            samples=part.micro.samples,
+            entropies=entropies,
+            reference=part.reference,
+        ),
+        job.loss,
     )
-    engine.backward(result.loss)
+    engine.backward(result.loss * n_ranks)  # DeepSpeed averages gradients over the ranks; the loss is their sum
     return result.sums
 
 
-def _apply(engine: Any, *, job: TrainJob) -> float:
+def step_scale(sums: LossSums, *, min_ess: float) -> float:
+    """Return how much of the step to take: all of it, or less in proportion when few samples carry the gradient."""
+    return min(1.0, effective_sample_size(sums) / min_ess) if min_ess else 1.0
+
+
+def _apply(engine: Any, *, job: TrainJob, scale: float) -> float:
     """Clip, step, and return the gradient's norm before clipping."""
+    for group in engine.optimizer.param_groups:
+        group["lr"] = job.optimizer.learning_rate * scale
     if job.zero_stage > 0:
         engine.step()
         return float(engine.get_global_grad_norm())
@@ -101,18 +168,10 @@ def _apply(engine: Any, *, job: TrainJob) -> float:
     return float(norm)
 
 
-def _combine(parts: Sequence[LossSums]) -> LossSums:
-    totals = {}
-    for field in fields(LossSums):
-        values = torch.stack([getattr(part, field.name) for part in parts])
-        totals[field.name] = values.max() if field.name == "ratio_max" else values.sum()
-    return LossSums(**totals)
-
-
 def _reduce(sums: LossSums, *, ranks: Ranks) -> LossSums:
     if ranks.count == 1:
         return sums
-    names = [field.name for field in fields(LossSums) if field.name != "ratio_max"]
+    names = [field.name for field in fields(LossSums) if field.name != LARGEST]
     totals = ranks.add_up(torch.stack([getattr(sums, name) for name in names]))
     highest = torch.tensor(ranks.largest(float(sums.ratio_max)), dtype=torch.float64, device=totals.device)
-    return LossSums(**dict(zip(names, totals.unbind(), strict=True)), ratio_max=highest)
+    return LossSums(**dict(zip(names, totals.unbind(), strict=True)), **{LARGEST: highest})

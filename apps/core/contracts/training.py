@@ -38,10 +38,32 @@ class LoraSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class LossSettings:
-    """Clipped policy gradient against the engine's own log-probs (PPO, 1707.06347; range of DAPO, 2503.14476)."""
+    """The policy loss, how tokens are weighed in it, and how far it trusts what another policy sampled.
 
-    clip_low: float
-    clip_high: float
+    `kind` is a key of worker.trainer.losses.LOSSES, `aggregation` of worker.trainer.aggregation.WEIGHTS, `correction` of
+    worker.trainer.corrections.CORRECTIONS; docs/recipes.md has their formulas. Each reads only the bounds that are its
+    own (apps.training.recipes.OWN_SETTINGS); the others keep their defaults here and mean nothing.
+    """
+
+    kind: str = "ppo"
+    clip_low: float = 0.2
+    clip_high: float = 0.28
+    dual_clip: float = 3.0
+    ratio_cap: float = 5.0
+    tau_positive: float = 1.0
+    tau_negative: float = 1.05
+    divergence_cap: float = 0.2
+    aggregation: str = "token_mean"
+    constant_tokens: int = 1024
+    correction: str = "none"
+    weight_low: float = 0.5
+    weight_high: float = 2.0
+    drift_cap: float = 0.5
+    kl: str = "none"
+    """"none", "k1_reward", "k2_loss" or "k3_loss": against the base model, which is the policy without its adapter."""
+    kl_coefficient: float = 0.0
+    min_ess: float = 0.0
+    """Below this effective sample size (a fraction) an optimizer step is shortened in proportion; 0: never."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,11 +148,13 @@ class TrainerEvent:
     """One line of `events.jsonl`. A last line without its newline is still being written: leave it.
 
     `metrics` of a "step" (means are over the completion tokens of the whole step unless said otherwise):
-    loss; kl (k3 estimate of the divergence from the behaviour policy); ratio_mean, ratio_max (new over engine's
-    probability); clip_fraction; ess (effective sample size as a fraction, 0..1); entropy (nats, at the sampling
-    temperature); grad_norm (before clipping, mean over the optimizer steps); mean_logprob_diff (mean absolute gap
-    between trainer and engine on the first minibatch, before any update); tokens (prompt and completion, as
-    computed); tokens_per_s; seconds; learning_rate; samples.
+    loss (mean over the optimizer steps); kl (k3 estimate of the divergence from the behaviour policy); ratio_mean,
+    ratio_max (new over engine's probability); clip_fraction; masked_fraction (tokens that the correction gives no
+    weight); reference_kl (k3 estimate of the divergence from the base model; 0 where no recipe asks for it); ess
+    (effective sample size as a fraction, 0..1); step_scale (what the ESS guard left of the optimizer steps, mean);
+    entropy (nats, at the sampling temperature); grad_norm (before clipping, mean over the optimizer steps);
+    mean_logprob_diff (mean absolute gap between trainer and engine on the first minibatch, before any update); tokens
+    (prompt and completion, as computed); tokens_per_s; seconds; learning_rate; samples.
 
     kind: "ready" (model loaded; `step` = last finished step, 0 on a fresh start), "step" (step trained, checkpointed
     and written as an adapter: `metrics`, `adapter`, `probe` are set), "done" (n_steps reached), "stopped" (asked to;

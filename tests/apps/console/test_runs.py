@@ -50,7 +50,7 @@ def test_the_form_says_what_is_ready_and_why_the_rest_is_not(
         ({"recipe.n_steps": "0"}, "greater than or equal to 1"),
         ({"recipe.n_steps": "many"}, "valid integer"),
         ({"recipe.lora_rank": "3"}, "lora_rank must be one of"),
-        ({"recipe.estimator": "group", "recipe.ema_decay": "0.5"}, "ema_decay has no effect"),
+        ({"recipe.estimator": "rloo", "recipe.ema_decay": "0.5"}, "ema_decay has no effect"),
         ({"selection.min_reward": "7"}, "less than or equal to 1"),
         ({"recipe.learning_rate": "nan"}, "finite number"),
         ({"selection.agent": "nobody"}, "nothing is ready to train on"),

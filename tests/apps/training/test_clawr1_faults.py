@@ -33,7 +33,7 @@ def lease(launch: LaunchRun, **recipe: Any) -> TrainBatch | None:
 
 
 def group_recipe(size: int, *, groups: int = 1) -> dict[str, Any]:
-    return {"estimator": "group", "group_size": size, "trajectories_per_step": size * groups}
+    return {"estimator": "rloo", "group_size": size, "trajectories_per_step": size * groups}
 
 
 def taken(batch: TrainBatch | None) -> set[str]:

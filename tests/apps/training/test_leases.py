@@ -1,6 +1,7 @@
 """What a step takes from the pool, and what becomes of it."""
 
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -133,7 +134,7 @@ def test_whole_groups_are_taken_and_singles_are_not(launch: LaunchRun, add_traje
     add_trajectory(reward=1.0, group="late")
     first = [add_trajectory(reward=reward, group="a") for reward in (1.0, 0.0)]
     second = [add_trajectory(reward=reward, group="b") for reward in (0.2, 0.6)]
-    attempt = claim(launch(estimator="group", group_size=2, trajectories_per_step=4))
+    attempt = claim(launch(estimator="rloo", group_size=2, trajectories_per_step=4))
     batch = lease(attempt)
     assert trajectories_of(batch) == [row.id for row in (*first, *second)]
     assert [round(sample.advantage, 6) for sample in batch.samples] == [1.0, -1.0, -0.4, 0.4]
@@ -151,7 +152,7 @@ def test_a_batch_that_teaches_nothing_is_passed_over_once_and_never_spins(
     skipped = Batch.objects.get(state=BatchState.SKIPPED)
     assert sorted(entry.trajectory_id for entry in skipped.entries.all()) == [row.id for row in equal]
     assert RunEvent.objects.filter(kind="batch.skipped").count() == 1
-    assert reread(attempt).baseline == {"mean": 0.5}  # the next ones are compared with what these were worth
+    assert reread(attempt).baseline["mean"] == 0.5  # the next ones are compared with what these were worth
 
 
 def test_a_leased_batch_is_given_again_unchanged(attempt: Attempt, add_trajectory: AddTrajectory) -> None:
@@ -180,7 +181,8 @@ def test_acknowledging_moves_everything_at_once(attempt: Attempt, tmp_path: Path
     assert leases.acknowledge_step(attempt, finish_step(batch, tmp_path)) == 1
     run = reread(attempt)
     version = Version.objects.get(number=1)
-    assert (run.steps_done, run.baseline) == (1, {"mean": 0.5})
+    assert (run.steps_done, run.baseline["mean"]) == (1, 0.5)
+    assert not RunEvent.objects.filter(kind="step.gap").exists()
     assert (version.parent, version.state, version.goes_live) == (base, VersionState.PUBLISHED, True)
     assert version.lineage == {"base_model": "tiny", "run_id": run.id, "step": 1, "n_trajectories": 2}
     row = Batch.objects.get()
@@ -194,6 +196,42 @@ def test_acknowledging_moves_everything_at_once(attempt: Attempt, tmp_path: Path
         "trajectories": 2,
         "discards": 0,
     }
+
+
+def test_a_gap_between_trainer_and_engine_is_said(attempt: Attempt, tmp_path: Path) -> None:
+    event = finish_step(lease(attempt), tmp_path)
+    leases.acknowledge_step(attempt, replace(event, metrics=event.metrics | {"mean_logprob_diff": 0.36}))
+    assert "differ by 0.36 nats" in RunEvent.objects.get(kind="step.gap").message
+
+
+@pytest.mark.parametrize(("drops", "n_samples"), [(True, 2), (False, 3)])
+def test_a_trajectory_that_teaches_nothing_thins_out_no_mean(
+    launch: LaunchRun, add_trajectory: AddTrajectory, drops: bool, n_samples: int
+) -> None:
+    for reward in (1.0, 0.5, 0.0):
+        add_trajectory(reward=reward)
+    batch = lease(claim(launch(trajectories_per_step=3, estimator="batch", drop_without_signal=drops)))
+    assert len(batch.samples) == n_samples
+    assert Batch.objects.get().discards == ({"no_signal": 1} if drops else {})
+
+
+def test_answers_that_were_cut_off_are_left_out_and_their_rewards_still_count(
+    launch: LaunchRun, add_trajectory: AddTrajectory
+) -> None:
+    add_trajectory(reward=1.0, steps=({}, {"finish_reason": "length"}))
+    add_trajectory(reward=0.0, steps=({"finish_reason": "length"},))
+    batch = lease(claim(launch(drop_cut_off=True)))
+    assert [sample.advantage for sample in batch.samples] == [0.5]
+    assert Batch.objects.get().discards == {"cut_off": 2}
+
+
+def test_the_longest_answer_costs(launch: LaunchRun, add_trajectory: AddTrajectory) -> None:
+    """Both are worth 1, but one has an answer of two tokens where the cost is full at two."""
+    add_trajectory(reward=0.0, steps=({"completion_ids": [4]}, {"completion_ids": [4, 5]}))
+    add_trajectory(reward=1.0, steps=({"completion_ids": [4]},))
+    attempt = claim(launch(overlong_tokens=2, overlong_window=1))
+    Trajectory.objects.update(reward=1.0)
+    assert sorted({sample.advantage for sample in lease(attempt).samples}) == [-0.5, 0.5]
 
 
 def test_acknowledging_twice_is_acknowledging_once(attempt: Attempt, tmp_path: Path) -> None:

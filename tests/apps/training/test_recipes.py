@@ -2,12 +2,13 @@
 
 import subprocess
 import sys
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
 from apps.core.errors import InvalidInput
-from apps.training.recipes import RecipeConfig, read_recipe
+from apps.training.estimators import ESTIMATORS
+from apps.training.recipes import OWN_SETTINGS, RecipeConfig, read_recipe
 
 
 def test_nothing_chosen_is_the_recipe_for_live_traffic() -> None:
@@ -16,11 +17,11 @@ def test_nothing_chosen_is_the_recipe_for_live_traffic() -> None:
 
 
 def test_groups_have_a_size_and_no_decay() -> None:
-    recipe = read_recipe({"estimator": "group"})
+    recipe = read_recipe({"estimator": "rloo"})
     assert (recipe.group_size, recipe.ema_decay) == (4, None)
 
 
-@pytest.mark.parametrize("chosen", [{}, {"estimator": "group"}, {"ema_decay": 0.5}])
+@pytest.mark.parametrize("chosen", [{}, {"estimator": "rloo"}, {"ema_decay": 0.5}])
 def test_what_is_stored_reads_back_the_same(chosen: dict[str, Any]) -> None:
     recipe = read_recipe(chosen)
     assert read_recipe(recipe.model_dump(mode="json")) == recipe
@@ -29,11 +30,17 @@ def test_what_is_stored_reads_back_the_same(chosen: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("chosen", "words"),
     [
-        ({"estimator": "group", "ema_decay": 0.9}, "ema_decay has no effect"),
+        ({"estimator": "rloo", "ema_decay": 0.9}, "ema_decay has no effect"),
         ({"estimator": "ema", "group_size": 4}, "group_size has no effect"),
-        ({"estimator": "group", "group_size": 5}, "multiple of group_size"),
+        ({"estimator": "rloo", "group_size": 5}, "multiple of group_size"),
         ({"lora_rank": 4}, "lora_rank must be one of"),
         ({"beta": 0.1}, "recipe.beta"),
+        ({"clip_high": 0.3, "loss": "cispo"}, "choose ppo or dual_clip or gspo"),
+        ({"overlong_tokens": 100}, "only together"),
+        ({"estimator": "maxrl", "overlong_tokens": 100, "overlong_window": 10}, "maxrl is defined for others"),
+        ({"loss": "dppo_tv", "correction": "tis"}, "would count twice"),
+        ({"loss": "sft"}, "recipe.loss"),
+        ({"min_ess": 2}, "recipe.min_ess"),
         ({"learning_rate": 0}, "recipe.learning_rate"),
         ({"learning_rate": float("inf")}, "recipe.learning_rate"),
         ({"clip_low": 1.0}, "recipe.clip_low"),
@@ -57,14 +64,33 @@ def test_the_field_at_fault_is_named_for_the_form() -> None:
 
 
 def test_only_a_recipe_with_a_moving_mean_has_a_decay() -> None:
-    assert RecipeConfig().required_ema_decay == 0.95
-    with pytest.raises(ValueError, match="no decay"):
-        _ = RecipeConfig(estimator="group").required_ema_decay
+    assert RecipeConfig().own("ema_decay") == 0.95
+    with pytest.raises(ValueError, match="ema_decay is no setting"):
+        RecipeConfig(estimator="rloo").own("ema_decay")
+
+
+@pytest.mark.parametrize(("axis", "choice"), [(axis, choice) for axis in OWN_SETTINGS for choice in OWN_SETTINGS[axis]])
+def test_every_choice_comes_with_its_own_settings_and_refuses_the_others(axis: str, choice: str) -> None:
+    recipe = read_recipe({axis: choice})
+    own = OWN_SETTINGS[axis][choice]
+    others = {name: value for settings in OWN_SETTINGS[axis].values() for name, value in settings.items()}
+    assert {name: getattr(recipe, name) for name in own} == own
+    for name in others.keys() - own.keys():
+        assert getattr(recipe, name) is None
+        with pytest.raises(InvalidInput, match=f"{name} has no effect with the {axis} {choice}"):
+            read_recipe({axis: choice, name: others[name]})
+
+
+def test_every_choice_is_one_of_the_recipe_and_one_that_the_trainer_knows() -> None:
+    """The trainer's tables cannot be imported without torch: test_tables in its environment holds the other half."""
+    for axis, choices in OWN_SETTINGS.items():
+        assert set(get_args(RecipeConfig.model_fields[axis].annotation)) == choices.keys()
+    assert OWN_SETTINGS["estimator"].keys() == {"ema", *ESTIMATORS}
 
 
 def test_recipes_and_advantages_load_neither_django_nor_torch() -> None:
     code = (
-        "import sys, apps.training.recipes, apps.training.batching; "
+        "import sys, apps.training.recipes, apps.training.estimators; "
         "print(sorted({name.partition('.')[0] for name in sys.modules} & {'django', 'torch', 'numpy'}))"
     )
     answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

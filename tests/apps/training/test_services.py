@@ -194,9 +194,18 @@ def test_all_equal_rewards_are_refused(launch: LaunchRun, add_trajectory: AddTra
         launch()
 
 
+def test_an_estimator_for_rates_wants_rewards_of_zero_or_more(launch: LaunchRun, add_trajectory: AddTrajectory) -> None:
+    for reward in (1.0, 0.0):
+        add_trajectory(reward=reward, group="a")
+    with pytest.raises(InvalidInput) as caught:
+        launch(estimator="maxrl", group_size=2)
+    assert caught.value.field == "selection.min_reward"
+    assert launch(estimator="maxrl", group_size=2, selection={"min_reward": 0}).recipe["estimator"] == "maxrl"
+
+
 def test_live_traffic_has_no_groups_and_the_group_estimator_says_so(launch: LaunchRun, two_ready: Ready) -> None:
     with pytest.raises(InvalidInput, match="no group has 2 ready tries") as caught:
-        launch(estimator="group", group_size=2)
+        launch(estimator="rloo", group_size=2)
     assert caught.value.field == "recipe.estimator"
 
 
@@ -205,7 +214,7 @@ def test_groups_whose_rewards_are_equal_are_refused(launch: LaunchRun, add_traje
         for _ in range(2):
             add_trajectory(reward=1.0 if group == "a" else 0.0, group=group)
     with pytest.raises(InvalidInput, match="every advantage would be zero"):
-        launch(estimator="group", group_size=2)
+        launch(estimator="rloo", group_size=2)
 
 
 def test_a_queued_run_is_cancelled_at_once(launch: LaunchRun, two_ready: Ready, owner_caller: Caller) -> None:

@@ -31,7 +31,7 @@ def make_job(model_dir: Path, **changes: Any) -> TrainJob:
         "initial_adapter_dir": None,
         "n_steps": 3,
         "lora": LoraSettings(rank=8, alpha=16),
-        "loss": LossSettings(clip_low=0.2, clip_high=0.28),
+        "loss": LossSettings(),
         "optimizer": OptimizerSettings(learning_rate=1e-2, max_grad_norm=1.0, minibatch_samples=4),
         "zero_stage": 0,
         "max_tokens_per_microbatch": 128,
@@ -74,6 +74,12 @@ def _random_sample(chance: random.Random, *, number: int, shared: tuple[int, ...
         advantage=chance.choice([-1.0, 0.5, 1.0]),
         temperature=0.8,
     )
+
+
+def even_weights(samples: Sequence[TrainSample]) -> dict[str, float]:
+    """The weight of every token in a mean over all of them, by step id."""
+    n_tokens = sum(len(sample.completion_ids) for sample in samples)
+    return {sample.step_id: 1 / n_tokens for sample in samples}
 
 
 def make_batch(step: int, **changes: Any) -> TrainBatch:

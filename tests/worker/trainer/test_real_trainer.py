@@ -14,7 +14,14 @@ from typing import Any
 import pytest
 
 from apps.core.contracts.checksum import hash_folder
-from apps.core.contracts.training import EVENTS_FILE, LOG_FILE, STOP_FILE, OptimizerSettings, TrainerEvent
+from apps.core.contracts.training import (
+    EVENTS_FILE,
+    LOG_FILE,
+    STOP_FILE,
+    LossSettings,
+    OptimizerSettings,
+    TrainerEvent,
+)
 from tests.worker.trainer.samples import make_batch, make_job, make_samples, write_batch, write_job
 from worker.trainer.command import REPOSITORY, build_command
 from worker.trainer.events import read_events
@@ -22,6 +29,18 @@ from worker.trainer.events import read_events
 pytestmark = [pytest.mark.real, pytest.mark.timeout(600)]
 START_S = 180  # the first start compiles an operator
 TIMING = {"seconds", "tokens_per_s"}
+EVERY_PART = LossSettings(
+    kind="gspo",
+    clip_low=0.05,
+    clip_high=0.05,
+    aggregation="rollout_mean",
+    correction="icepop",
+    weight_low=0.8,
+    weight_high=1.2,
+    kl="k2_loss",
+    kl_coefficient=0.1,
+    min_ess=0.999,
+)
 
 
 @pytest.fixture(scope="session")
@@ -88,11 +107,13 @@ def _free_port() -> int:
 
 @pytest.fixture
 def start(ml_python: str, model_dir: Path, tmp_path: Path) -> Iterator[StartTrainer]:
-    """Start a trainer in the folder `run`, made on first use with a job and the batches of `steps`."""
+    """Start a trainer in a folder that is made on first use with a job and the batches of `steps`."""
     trainers: list[Trainer] = []
 
-    def start_trainer(*, steps: tuple[int, ...] = (1, 2, 3), n_processes: int = 1, **job: Any) -> Trainer:
-        run_dir = tmp_path / "run"
+    def start_trainer(
+        *, steps: tuple[int, ...] = (1, 2, 3), n_processes: int = 1, folder: str = "run", **job: Any
+    ) -> Trainer:
+        run_dir = tmp_path / folder
         if not run_dir.exists():
             write_job(run_dir, make_job(model_dir, **job))
             for step in steps:
@@ -137,7 +158,8 @@ def test_what_a_run_leaves_behind(whole: Trainer) -> None:
     assert len(event.probe.logprobs) == len(event.probe.likely_ids) == len(event.probe.token_ids) - 1
     assert event.metrics.keys() == {
         "loss", "kl", "ratio_mean", "ratio_max", "clip_fraction", "ess", "entropy", "grad_norm", "tokens",
-        "tokens_per_s", "seconds", "learning_rate", "samples", "mean_logprob_diff",
+        "tokens_per_s", "seconds", "learning_rate", "samples", "mean_logprob_diff", "masked_fraction", "reference_kl",
+        "step_scale",
     }  # fmt: skip
     assert probes(whole)[0] != probes(whole)[1]
     assert len(list((whole.run_dir / "checkpoints").iterdir())) == 2
@@ -170,14 +192,29 @@ def test_an_event_lost_in_a_crash_is_told_again(start: StartTrainer, whole: Trai
     assert curve(again) == curve(whole)
 
 
-@pytest.mark.parametrize("zero_stage", [0, 2])
-def test_two_processes_learn_what_one_learns(start: StartTrainer, whole: Trainer, zero_stage: int) -> None:
-    two = start(zero_stage=zero_stage, n_processes=2)
-    assert two.wait() == 0
-    for ours, theirs in zip(curve(whole), curve(two), strict=True):
+def assert_alike(one: Trainer, other: Trainer) -> None:
+    for ours, theirs in zip(curve(one), curve(other), strict=True):
         assert ours == pytest.approx(theirs, rel=1e-5, abs=1e-5)
-    for mine, yours in zip(probes(whole), probes(two), strict=True):
+    for mine, yours in zip(probes(one), probes(other), strict=True):
         assert mine == pytest.approx(yours, abs=1e-5)
+
+
+def test_two_processes_learn_what_one_learns(start: StartTrainer, whole: Trainer) -> None:
+    two = start(n_processes=2)
+    assert two.wait() == 0
+    assert_alike(whole, two)
+
+
+def test_two_processes_learn_what_one_learns_with_every_part_of_the_loss(start: StartTrainer) -> None:
+    one = start(loss=EVERY_PART, folder="one")
+    assert one.wait() == 0
+    two = start(loss=EVERY_PART, folder="two", n_processes=2, zero_stage=2)
+    assert two.wait() == 0
+    assert_alike(one, two)
+    first, *_, last = curve(one)
+    assert first["reference_kl"] < last["reference_kl"]  # it leaves the base model
+    assert 0 < last["step_scale"] < 1
+    assert 0 < last["masked_fraction"] < 1
 
 
 def test_a_signal_stops_it_and_it_goes_on_later(start: StartTrainer, whole: Trainer) -> None:

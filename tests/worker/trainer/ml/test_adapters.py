@@ -8,7 +8,7 @@ from safetensors.torch import load_file
 
 from apps.core.contracts.checksum import hash_folder
 from apps.core.contracts.training import AdapterFiles
-from tests.worker.trainer.samples import make_job, make_samples
+from tests.worker.trainer.samples import even_weights, make_job, make_samples
 from worker.trainer.adapters import save_adapter
 from worker.trainer.batches import build_micro_batch
 from worker.trainer.model import Policy, load_policy
@@ -29,7 +29,8 @@ def save(policy: Policy, run_dir: Path, ranks: Ranks) -> AdapterFiles:
 def test_what_is_read_back_speaks_alike(policy: Policy, model_dir: Path, tmp_path: Path, ranks: Ranks) -> None:
     files = save(policy, tmp_path, ranks)
     again = load_policy(make_job(model_dir, initial_adapter_dir=files.path))
-    micro = build_micro_batch(make_samples(3, seed=0))
+    samples = make_samples(3, seed=0)
+    micro = build_micro_batch(samples, weights=even_weights(samples))
     inputs = (micro.prefix_ids, micro.input_ids, micro.predicts, micro.targets, micro.temperatures)
     with torch.no_grad():
         assert torch.equal(policy(*inputs)[0], again(*inputs)[0])

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from apps.core.contracts.training import Probe
-from tests.worker.trainer.samples import SHARED_PROMPT, make_batch, make_sample, make_samples
+from tests.worker.trainer.samples import SHARED_PROMPT, even_weights, make_batch, make_sample, make_samples
 from worker.trainer.batches import (
     build_filler,
     build_micro_batch,
@@ -110,8 +110,10 @@ def test_the_shared_prefix_is_counted_once_and_leaves_the_predicting_token() -> 
 
 def test_the_padded_tensors_hold_each_token_in_its_place() -> None:
     one = make_sample(prompt_ids=(1, 2, 3), completion_ids=(4, 5), logprobs=(-1.0, -2.0))
-    two = make_sample(prompt_ids=(6,), completion_ids=(7,), logprobs=(-3.0,), advantage=-1.0, temperature=0.5)
-    micro = build_micro_batch([one, two])
+    two = make_sample(
+        step_id="step_2", prompt_ids=(6,), completion_ids=(7,), logprobs=(-3.0,), advantage=-1.0, temperature=0.5
+    )
+    micro = build_micro_batch([one, two], weights={"step_1": 0.25, "step_2": 0.5})
     assert micro.prefix_ids.shape == (1, 0)
     assert micro.input_ids.tolist() == [[1, 2, 3, 4, 5], [6, 7, 0, 0, 0]]
     assert micro.predicts.int().tolist() == [[0, 0, 1, 1, 0], [1, 0, 0, 0, 0]]
@@ -119,11 +121,13 @@ def test_the_padded_tensors_hold_each_token_in_its_place() -> None:
     assert micro.behaviour_logprobs.tolist() == [-1.0, -2.0, -3.0]
     assert micro.advantages.tolist() == [0.5, 0.5, -1.0]
     assert micro.temperatures.tolist() == [1.0, 1.0, 0.5]
+    assert micro.weights.tolist() == [0.25, 0.25, 0.5]
+    assert micro.samples.tolist() == [0, 0, 1]
 
 
 def test_after_a_shared_prefix_come_only_the_rest() -> None:
     twins = [make_sample(prompt_ids=(*SHARED_PROMPT, last)) for last in (1, 2)]
-    micro = build_micro_batch(twins)
+    micro = build_micro_batch(twins, weights=even_weights(twins))
     assert micro.prefix_ids.tolist() == [list(SHARED_PROMPT)]
     assert micro.input_ids.tolist() == [[1, 4, 5], [2, 4, 5]]
     assert micro.predicts.int().tolist() == [[1, 1, 0], [1, 1, 0]]

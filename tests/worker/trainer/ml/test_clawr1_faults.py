@@ -8,33 +8,33 @@ from typing import Any
 import pytest
 import torch
 
-from apps.core.contracts.training import TrainSample
-from tests.worker.trainer.samples import make_samples
+from apps.core.contracts.training import LossSettings, TrainSample
+from tests.worker.trainer.samples import even_weights, make_samples
 from worker.trainer import batches
 from worker.trainer.batches import build_micro_batch
-from worker.trainer.losses import clipped_policy_loss
+from worker.trainer.losses import PolicyTokens, policy_loss
 from worker.trainer.model import Policy
 
 
 def gradients_of(policy: Policy, groups: list[list[TrainSample]]) -> dict[str, Any]:
     """Return the gradient of the loss over all samples, each group through the model at once."""
     policy.zero_grad()
-    n_tokens = sum(len(sample.completion_ids) for group in groups for sample in group)
+    weights = even_weights([sample for group in groups for sample in group])
     for group in groups:
-        micro = build_micro_batch(group)
+        micro = build_micro_batch(group, weights=weights)
         logprobs, entropies = policy(
             micro.prefix_ids, micro.input_ids, micro.predicts, micro.targets, micro.temperatures
         )
-        loss = clipped_policy_loss(
-            logprobs,
-            micro.behaviour_logprobs,
-            micro.advantages,
+        tokens = PolicyTokens(
+            logprobs=logprobs,
+            behaviour=micro.behaviour_logprobs,
+            proximal=micro.behaviour_logprobs,
+            advantages=micro.advantages,
+            weights=micro.weights,
+            samples=micro.samples,
             entropies=entropies,
-            clip_low=0.2,
-            clip_high=0.28,
-            n_tokens_total=n_tokens,
         )
-        loss.loss.backward()
+        policy_loss(tokens, LossSettings()).loss.backward()
     return {name: p.grad.clone() for name, p in policy.named_parameters() if p.grad is not None}
 
 
@@ -61,7 +61,7 @@ def test_gradients_are_those_of_the_unpacked_batch(
 
 def test_fault_08_padding_has_no_part_in_the_loss(policy: Policy) -> None:
     short, long = sorted(make_samples(2, seed=5, shared=()), key=lambda sample: len(sample.prompt_ids))
-    micro = build_micro_batch([short, long])
+    micro = build_micro_batch([short, long], weights=even_weights([short, long]))
     n_tokens = len(short.completion_ids) + len(long.completion_ids)
     assert int(micro.predicts.sum()) == n_tokens == len(micro.targets)
     assert torch.equal(micro.targets, torch.tensor([*short.completion_ids, *long.completion_ids]))

@@ -1,70 +1,96 @@
-"""Losses: numbers worked by hand, gradients against finite differences, and parity with TRL's own loss path."""
+"""Policy losses: numbers worked by hand, and gradients against finite differences. Parity with TRL: test_trl_parity."""
 
 import math
-import warnings
-from types import SimpleNamespace
-from typing import Any
-from unittest.mock import MagicMock
 
 import pytest
 import torch
 from torch import Tensor
 
-from worker.trainer.losses import PolicyLoss, clipped_policy_loss, k3, summarise, token_logprobs
+from apps.core.contracts.training import LossSettings
+from tests.worker.trainer.ml.policy_tokens import compute, make_tokens
+from worker.trainer.losses import LOSSES, PolicyTokens, policy_loss, token_logprobs
+from worker.trainer.measures import combine, k2, k3, summarise
 
-LOW, HIGH = 0.2, 0.28
-
-
-def compute(ratios: list[float], advantages: list[float], *, n_tokens: float = 1.0) -> PolicyLoss:
-    behaviour = torch.full((len(ratios),), -2.0, dtype=torch.float64)
-    return clipped_policy_loss(
-        behaviour + torch.tensor(ratios, dtype=torch.float64).log(),
-        behaviour,
-        torch.tensor(advantages, dtype=torch.float64),
-        entropies=torch.ones_like(behaviour),
-        clip_low=LOW,
-        clip_high=HIGH,
-        n_tokens_total=n_tokens,
-    )
+PPO = LossSettings(kind="ppo", clip_low=0.2, clip_high=0.28)
+DUAL = LossSettings(kind="dual_clip", clip_low=0.2, clip_high=0.2, dual_clip=3.0)
+CISPO = LossSettings(kind="cispo", ratio_cap=5.0)
+SAPO = LossSettings(kind="sapo", tau_positive=1.0, tau_negative=2.0)
+DPPO = LossSettings(kind="dppo_tv", divergence_cap=0.2)
+P_MU = math.exp(-2)  # 0.1353
 
 
 @pytest.mark.parametrize(
-    ("ratio", "advantage", "loss", "is_clipped"),
+    ("loss", "ratio", "advantage", "value", "is_clipped"),
     [
-        (1.0, 2.0, -2.0, False),
-        (1.5, 2.0, -2.56, True),  # 1.28 * 2: no more to gain
-        (0.5, 2.0, -1.0, False),  # worse than before: the whole slope back
-        (1.5, -2.0, 3.0, False),  # a bad token grown likelier: unbounded
-        (0.5, -2.0, 1.6, True),  # 0.8 * 2: punished enough
-        (1.5, 0.0, 0.0, False),
+        (PPO, 1.0, 2.0, -2.0, False),
+        (PPO, 1.5, 2.0, -2.56, True),  # 1.28 * 2: no more to gain
+        (PPO, 0.5, 2.0, -1.0, False),  # worse than before: the whole slope back
+        (PPO, 1.5, -2.0, 3.0, False),  # a bad token grown likelier: unbounded
+        (PPO, 0.5, -2.0, 1.6, True),  # 0.8 * 2: punished enough
+        (PPO, 1.5, 0.0, 0.0, False),
+        (DUAL, 2.0, -2.0, 4.0, False),
+        (DUAL, 4.0, -2.0, 6.0, True),  # 3 * 2: no more to lose
+        (DUAL, 4.0, 2.0, -2.4, True),
+        (CISPO, 2.0, 1.0, -2.0 * (math.log(2) - 2), False),
+        (CISPO, 6.0, 1.0, -5.0 * (math.log(6) - 2), True),
+        (SAPO, 1.0, 1.0, -2.0, False),  # 4 * sigmoid(0)
+        (SAPO, 2.0, 1.0, -4 / (1 + math.exp(-1)), False),
+        (SAPO, 2.0, -1.0, 2 / (1 + math.exp(-2)), False),
+        (DPPO, 2.0, 1.0, -2.0, False),  # moved by 0.135
+        (DPPO, 3.0, 1.0, 0.0, True),  # moved by 0.271, further the way it is pushed
+        (DPPO, 3.0, -1.0, 3.0, False),  # moved by as much, and pushed back
     ],
 )
-def test_a_token_is_clipped_only_where_it_would_gain(
-    ratio: float,
-    advantage: float,
-    loss: float,
-    is_clipped: bool,
+def test_a_token_worked_by_hand(
+    loss: LossSettings, ratio: float, advantage: float, value: float, is_clipped: bool
 ) -> None:
-    result = compute([ratio], [advantage])
-    assert float(result.loss) == pytest.approx(loss)
+    result = compute([ratio], [advantage], loss=loss)
+    assert float(result.loss) == pytest.approx(value)
     assert float(result.sums.clipped) == is_clipped
 
 
-def test_the_loss_is_the_mean_over_the_tokens_of_the_whole_step() -> None:
-    together = compute([1.0, 1.1, 0.9], [1.0, 1.0, -1.0], n_tokens=3)
-    apart = [compute([1.0, 1.1], [1.0, 1.0], n_tokens=3), compute([0.9], [-1.0], n_tokens=3)]
-    assert float(together.loss) == pytest.approx((-1.0 - 1.1 + 0.9) / 3)
-    assert float(together.loss) == pytest.approx(sum(float(part.loss) for part in apart))
+def test_a_sequence_is_clipped_as_one() -> None:
+    loss = LossSettings(kind="gspo", clip_low=0.1, clip_high=0.1)
+    one_sample = {"samples": torch.tensor([0, 0])}
+    inside = compute([2.0, 0.5], [1.0, 1.0], loss=loss, **one_sample)  # geometric mean 1
+    beyond = compute([2.0, 2.0], [1.0, 1.0], loss=loss, **one_sample)
+    assert [float(inside.loss), float(inside.sums.clipped)] == pytest.approx([-2.0, 0])
+    assert [float(beyond.loss), float(beyond.sums.clipped)] == pytest.approx([-2.2, 2])
 
 
-def test_no_token_at_all_adds_nothing() -> None:
-    result = compute([], [])
+def test_beyond_its_cap_a_token_of_cispo_still_teaches() -> None:
+    gradients = {}
+    for loss in (PPO, CISPO):
+        tokens = make_tokens([6.0], [1.0])
+        logprobs = tokens.logprobs.clone().requires_grad_()
+        policy_loss(PolicyTokens(**{**vars(tokens), "logprobs": logprobs}), loss).loss.backward()
+        gradients[loss.kind] = float(logprobs.grad)
+    assert gradients == {"ppo": 0.0, "cispo": -5.0}
+
+
+def test_the_loss_is_the_weighted_sum_and_adds_up_over_parts() -> None:
+    thirds = {"weights": torch.full((3,), 1 / 3, dtype=torch.float64)}
+    whole = compute([1.0, 1.1, 0.9], [1.0, 1.0, -1.0], loss=PPO, **thirds)
+    parts = [
+        compute([1.0, 1.1], [1.0, 1.0], loss=PPO, weights=thirds["weights"][:2]),
+        compute([0.9], [-1.0], loss=PPO, weights=thirds["weights"][:1]),
+    ]
+    assert float(whole.loss) == pytest.approx((-1.0 - 1.1 + 0.9) / 3)
+    assert float(whole.loss) == pytest.approx(sum(float(part.loss) for part in parts))
+    together = summarise(combine([part.sums for part in parts]), n_optimizer_steps=1)
+    assert together == pytest.approx(summarise(whole.sums, n_optimizer_steps=1))
+
+
+@pytest.mark.parametrize("kind", LOSSES)
+def test_no_token_at_all_adds_nothing(kind: str) -> None:
+    result = compute([], [], loss=LossSettings(kind=kind))
     assert float(result.loss) == 0
     assert all(float(total) == 0 for total in vars(result.sums).values())
 
 
 def test_metrics_worked_by_hand() -> None:
-    metrics = summarise(compute([1.0, 2.0, 0.5], [1.0] * 3).sums)
+    third = torch.full((3,), 1 / 3, dtype=torch.float64)
+    metrics = summarise(compute([1.0, 2.0, 0.5], [1.0] * 3, loss=PPO, weights=third).sums, n_optimizer_steps=1)
     assert metrics["ratio_mean"] == pytest.approx(3.5 / 3)
     assert metrics["ratio_max"] == pytest.approx(2.0)
     assert metrics["ess"] == pytest.approx(3.5**2 / (3 * (1 + 4 + 0.25)))
@@ -72,15 +98,44 @@ def test_metrics_worked_by_hand() -> None:
     assert metrics["clip_fraction"] == pytest.approx(1 / 3)
     assert metrics["loss"] == pytest.approx(-(1.0 + 1.28 + 0.5) / 3)
     assert metrics["entropy"] == pytest.approx(1.0)
+    assert (metrics["masked_fraction"], metrics["reference_kl"]) == (0, 0)
 
 
 def test_equal_ratios_have_the_full_effective_sample_size() -> None:
-    assert summarise(compute([1.0, 1.0], [1.0, 1.0]).sums)["ess"] == pytest.approx(1.0)
+    result = compute([1.0, 1.0], [1.0, 1.0], loss=PPO)
+    assert summarise(result.sums, n_optimizer_steps=1)["ess"] == pytest.approx(1.0)
 
 
 def test_k3_is_zero_at_equality_and_never_negative() -> None:
     values = k3(torch.tensor([0.0, 1.0, -1.0], dtype=torch.float64))
     assert values.tolist() == pytest.approx([0.0, math.e - 2, math.exp(-1)])
+
+
+@pytest.mark.parametrize(("kl", "extra"), [("none", 0.0), ("k2_loss", 0.5), ("k3_loss", math.e - 2)])
+def test_the_distance_to_the_base_model_costs(kl: str, extra: float) -> None:
+    loss = LossSettings(kl=kl, kl_coefficient=0.1)
+    tokens = make_tokens([1.0], [2.0])
+    result = compute([1.0], [2.0], loss=loss, reference=tokens.logprobs + 1.0)
+    assert float(result.loss) == pytest.approx(-2.0 + 0.1 * extra)
+    assert float(result.sums.reference_kl) == pytest.approx(math.e - 2)
+
+
+def test_k2_has_the_gradient_of_the_reverse_divergence_and_k3_has_not() -> None:
+    """Enumerated over a vocabulary of 3: the expectation of each estimate's gradient under the policy itself."""
+    logits = torch.tensor([0.3, -0.2, 0.9], dtype=torch.float64, requires_grad=True)
+    reference = torch.log_softmax(torch.tensor([0.1, 0.5, -0.4], dtype=torch.float64), 0)
+
+    def gradient_of(estimate: Tensor) -> Tensor:
+        (gradient,) = torch.autograd.grad(estimate, logits)
+        return gradient
+
+    logprobs = torch.log_softmax(logits, 0)
+    exact = gradient_of((logprobs.exp() * (logprobs - reference)).sum())
+    probabilities = torch.log_softmax(logits.detach(), 0).exp()
+    second = gradient_of((probabilities * k2(reference - torch.log_softmax(logits, 0))).sum())
+    third = gradient_of((probabilities * k3(reference - torch.log_softmax(logits, 0))).sum())
+    assert torch.allclose(second, exact, atol=1e-12)
+    assert not torch.allclose(third, exact, atol=1e-2)
 
 
 def test_logprobs_and_entropy_are_those_at_the_sampling_temperature() -> None:
@@ -90,101 +145,37 @@ def test_logprobs_and_entropy_are_those_at_the_sampling_temperature() -> None:
     assert float(entropies) == pytest.approx(-(math.log(1 / 3) / 3 + 2 * math.log(2 / 3) / 3), abs=1e-6)
 
 
-def test_the_gradient_is_that_of_finite_differences() -> None:
+@pytest.mark.parametrize(
+    "kind", ["ppo", "dual_clip", "gspo", "sapo", "dppo_tv"]
+)  # cispo's is no derivative, on purpose
+def test_the_gradient_is_that_of_finite_differences(kind: str) -> None:
     torch.manual_seed(0)
     logits = torch.randn(6, 5, dtype=torch.float64, requires_grad=True)
     ids = torch.randint(5, (6, 1))
     behaviour = torch.log_softmax(torch.randn(6, 5, dtype=torch.float64), -1).gather(-1, ids).squeeze(-1)
-    advantages = torch.tensor([1.0, 1.0, 1.0, -0.7, -0.7, -0.7], dtype=torch.float64)
+    fixed = make_tokens(
+        [1.0] * 6,
+        [1.0, 1.0, 1.0, -0.7, -0.7, -0.7],
+        behaviour=behaviour,
+        proximal=behaviour,
+        samples=torch.tensor([0, 0, 1, 1, 1, 2]),
+        reference=behaviour + 0.1,
+    )
 
     def loss(values: Tensor) -> Tensor:
-        return clipped_policy_loss(
-            torch.log_softmax(values, -1).gather(-1, ids).squeeze(-1),
-            behaviour,
-            advantages,
-            entropies=torch.zeros(6),
-            clip_low=LOW,
-            clip_high=HIGH,
-            n_tokens_total=6,
-        ).loss
+        logprobs = torch.log_softmax(values, -1).gather(-1, ids).squeeze(-1)
+        settings = LossSettings(kind=kind, kl="k2_loss", kl_coefficient=0.3)
+        return policy_loss(PolicyTokens(**{**vars(fixed), "logprobs": logprobs}), settings).loss
 
     assert torch.autograd.gradcheck(loss, (logits,))
 
 
-def test_on_policy_the_gradient_is_the_policy_gradient() -> None:
-    """At ratio 1 the surrogate's gradient is that of A log pi (REINFORCE)."""
+@pytest.mark.parametrize("kind", LOSSES)
+def test_on_policy_every_loss_has_the_gradient_of_reinforce(kind: str) -> None:
+    """At ratio 1 it is that of -A log pi, whatever the loss does further away (SAPO's 4 / tau is made for that)."""
     logprobs = torch.tensor([-1.0, -2.0], requires_grad=True)
-    result = clipped_policy_loss(
-        logprobs,
-        logprobs.detach(),
-        torch.tensor([0.5, 0.5]),
-        entropies=torch.zeros(2),
-        clip_low=LOW,
-        clip_high=HIGH,
-        n_tokens_total=2,
-    )
-    result.loss.backward()
+    fixed = logprobs.detach()
+    tokens = make_tokens([1.0, 1.0], [0.5, -0.25], behaviour=fixed, proximal=fixed, weights=torch.ones(2))
+    policy_loss(PolicyTokens(**{**vars(tokens), "logprobs": logprobs}), LossSettings(kind=kind)).loss.backward()
     assert logprobs.grad is not None
-    assert logprobs.grad.tolist() == [-0.25, -0.25]
-
-
-def _trl_loss(logprobs: Tensor, behaviour: Tensor, advantages: Tensor, mask: Tensor) -> Tensor:
-    """TRL's own `GRPOTrainer._compute_loss`, with the trainer around it replaced by its settings."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        from trl import GRPOTrainer  # type: ignore[import-not-found]  # noqa: PLC0415  slow to import
-    accelerator = SimpleNamespace(num_processes=1, gather=lambda tensor: tensor, reduce=lambda tensor, **_: tensor)
-    settings = SimpleNamespace(delta=None, steps_per_generation=1)
-    trainer = MagicMock(
-        args=settings,
-        accelerator=accelerator,
-        beta=0.0,
-        loss_type="dapo",
-        epsilon_low=LOW,
-        epsilon_high=HIGH,
-        importance_sampling_level="token",
-        off_policy_mask_threshold=None,
-        top_entropy_quantile=1.0,
-        use_vllm=False,
-        aux_loss_enabled=False,
-        current_gradient_accumulation_steps=1,
-        _entropy_bonus_enabled=False,
-        _get_per_token_logps_and_entropies=lambda *_, **__: (logprobs, torch.zeros_like(logprobs), None),
-    )
-    empty = torch.zeros(len(mask), 0, dtype=torch.long)
-    inputs = {
-        "prompt_ids": empty,
-        "prompt_mask": empty,
-        "completion_ids": torch.zeros_like(mask, dtype=torch.long),
-        "completion_mask": mask.long(),
-        "advantages": advantages,
-        "old_per_token_logps": behaviour,
-        "num_items_in_batch": mask.sum(),
-    }
-    loss: Any = GRPOTrainer._compute_loss(trainer, None, inputs)
-    return loss
-
-
-@pytest.mark.parametrize("seed", range(5))
-def test_loss_and_gradient_are_those_of_trl(seed: int) -> None:
-    torch.manual_seed(seed)
-    behaviour = -torch.rand(4, 7) * 3
-    start = behaviour + torch.randn(4, 7) * 0.3
-    advantages, mask = torch.randn(4), torch.rand(4, 7) < 0.7
-    ours, theirs = (start.clone().requires_grad_() for _ in range(2))
-    loss = clipped_policy_loss(
-        ours[mask],
-        behaviour[mask],
-        advantages.repeat_interleave(mask.sum(-1)),
-        entropies=torch.zeros(int(mask.sum())),
-        clip_low=LOW,
-        clip_high=HIGH,
-        n_tokens_total=float(mask.sum()),
-    ).loss
-    reference = _trl_loss(theirs, behaviour, advantages, mask)
-    loss.backward()
-    reference.backward()
-    assert ours.grad is not None
-    assert theirs.grad is not None
-    assert float((loss - reference).detach().abs()) < 1e-5
-    assert (ours.grad - theirs.grad).abs().max() < 1e-5
+    assert logprobs.grad.tolist() == pytest.approx([-0.5, 0.25])

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from apps.core.contracts.training import LoraSettings, TrainSample
-from tests.worker.trainer.samples import make_job, make_samples
+from tests.worker.trainer.samples import even_weights, make_job, make_samples
 from worker.trainer import batches
 from worker.trainer.batches import MicroBatch, build_filler, build_micro_batch
 from worker.trainer.errors import TrainerError
@@ -23,7 +23,7 @@ def run_groups(policy: Policy, groups: list[list[TrainSample]]) -> tuple[dict[st
     policy.zero_grad()
     logprobs: dict[str, Any] = {}
     for group in groups:
-        micro = build_micro_batch(group)
+        micro = build_micro_batch(group, weights=even_weights(group))
         values, _ = policy(*inputs_of(micro))
         lengths = [len(sample.completion_ids) for sample in group]
         rows = values.detach().split(lengths)
@@ -59,7 +59,8 @@ def test_only_the_adapter_has_gradients(policy: Policy) -> None:
 
 def test_a_fresh_adapter_changes_nothing_and_is_drawn_from_the_seed(model_dir: Path) -> None:
     one, same, other = (load_policy(make_job(model_dir, seed=seed)) for seed in (1, 1, 2))
-    micro = build_micro_batch(make_samples(2, seed=0))
+    samples = make_samples(2, seed=0)
+    micro = build_micro_batch(samples, weights=even_weights(samples))
     inputs = inputs_of(micro)
     with torch.no_grad():
         adapted, _ = one(*inputs)
