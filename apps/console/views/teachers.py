@@ -1,7 +1,9 @@
 """Other people's models: providers with their credentials, and the names under which agents ask for their models."""
 
 from django import forms
+from django.contrib import messages
 from django.http import HttpResponse
+from django.shortcuts import redirect
 
 from apps.accounts.models import Role
 from apps.console.model_forms import CredentialForm, ProviderForm, TeacherForm
@@ -109,9 +111,10 @@ def _find_provider(page: Page, engine_id: str) -> Engine:
 
 
 def _tell_state(page: Page, engine: Engine) -> HttpResponse:
-    is_up = engine.state == EngineState.UP
-    told = f"{engine.base_url} answers." if is_up else f"It does not answer yet: {engine.last_error}"
-    return page.done(told, to=page.url("teachers"))
+    if engine.state == EngineState.UP:
+        return page.done(f"{engine.base_url} answers.", to=page.url("teachers"))
+    messages.error(page.request, f"It does not answer yet: {engine.last_error}")
+    return redirect(page.url("teachers"))
 
 
 def _with_error(form: forms.Form, error: ServiceError) -> forms.Form:
