@@ -68,7 +68,8 @@ async def stub(scope: Scope, receive: Receive, send: Send) -> None:
         body += message.get("body", b"")
         if not message.get("more_body"):
             break
-    is_streamed = b'"stream":true' in body or b'"stream": true' in body
+    head = body[:200]
+    is_streamed = b'"stream":true' in head or b'"stream": true' in head
     kind = b"text/event-stream" if is_streamed else b"application/json"
     await send({"type": "http.response.start", "status": 200, "headers": [(b"content-type", kind)]})
     for chunk in CHUNKS if is_streamed else [WHOLE]:

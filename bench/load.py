@@ -11,6 +11,7 @@ from pathlib import Path
 
 import psutil
 
+ROOT = Path(__file__).resolve().parent.parent
 PATH = "/v1/chat/completions"
 LUA = """
 wrk.method = "POST"
@@ -35,8 +36,11 @@ class Load:
 
 
 def make_body(*, is_streamed: bool, request_kb: int) -> str:
-    """Return a chat request of about that size."""
-    text = "a word and another " * (request_kb * 1024 // 19)
+    """Return a chat request of about that size, its text the platform's own pages: one word again and again would be
+    packed by Postgres as no agent's prompt is.
+    """
+    pages = "".join(path.read_text() for path in sorted((ROOT / "docs").rglob("*.md")))
+    text = (pages * (1 + request_kb * 1024 // len(pages)))[: request_kb * 1024]
     return json.dumps({"model": "bench", "stream": is_streamed, "messages": [{"role": "user", "content": text}]})
 
 

@@ -4,6 +4,7 @@ Also answers the server's lifespan messages, which Channels' router does not kno
 """
 
 import asyncio
+import gc
 
 from django.conf import settings
 from starlette.applications import Starlette
@@ -69,6 +70,8 @@ class GatewayDoor:
             message = await receive()
             if message["type"] == "lifespan.startup":
                 await self.start()
+                # What is loaded by now stays: the collector, which calls in flight set off, need not walk it each time.
+                gc.freeze()
                 await send({"type": "lifespan.startup.complete"})
             elif message["type"] == "lifespan.shutdown":
                 await self.stop()
@@ -82,8 +85,8 @@ def _find_inner_scope(scope: Scope) -> Scope | None:
 
 
 class Gateway:
-    """The gateway's own application. Model calls, which answer their own errors, go straight to their endpoint: on
-    the way through Starlette's middleware and its table they would lose a tenth of a ms.
+    """The gateway's own application. Model calls, which answer their own errors, go straight to their endpoint: the
+    way through Starlette's middleware and its table takes a fifth of what all else of ours takes.
     """
 
     def __init__(self, desk: Desk) -> None:

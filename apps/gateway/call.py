@@ -3,7 +3,6 @@
 The same for every dialect. Knows no sockets.
 """
 
-import copy
 import re
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -147,7 +146,7 @@ class ModelCall:
         if self.chat_answer is None and self.capture.choices:
             self.chat_answer = self.capture.render()
         if response is None and self.chat_answer is not None:
-            response = orjson.dumps(self.voice.render_whole(copy.deepcopy(self.chat_answer)))
+            response = orjson.dumps(self.voice.render_whole(orjson.loads(orjson.dumps(self.chat_answer))))
         return ExchangeRecord(
             id=self.exchange_id,
             project_id=self.key.project_id,

@@ -8,6 +8,7 @@ tokenised.
 import secrets
 import time
 from dataclasses import dataclass, field
+from operator import itemgetter
 from typing import Any
 
 import orjson
@@ -16,6 +17,7 @@ from apps.core.contracts.arrays import pack_ids, pack_logprobs
 from apps.gateway.token_check import COUNT, Expectations, Said, find_difference
 
 Json = dict[str, Any]
+_LOGPROB = itemgetter("logprob")
 _ENGINE_ONLY = frozenset({"prompt_text", "prompt_logprobs", "kv_transfer_params", "ec_transfer_params", "metrics"})
 
 
@@ -159,7 +161,7 @@ class AnswerCapture:
 
     def packed_tokens(self) -> "PackedTokens":
         """Return ids and log-probs as bytes, each at its choice's own place, and whether they are all there."""
-        choices = [self.choices.get(index, ChoiceCapture()) for index in range(self.n_choices if self.choices else 0)]
+        choices = [self.choices.get(index) or ChoiceCapture() for index in range(self.n_choices if self.choices else 0)]
         try:
             return PackedTokens(
                 prompt=None if self.prompt_token_ids is None else pack_ids(self.prompt_token_ids),
@@ -201,8 +203,10 @@ class AnswerCapture:
             self.prompt_token_ids = prompt_ids
             if not self.wishes.token_ids:
                 del answer["prompt_token_ids"]
-        for name in [name for name in answer if name in _ENGINE_ONLY and answer[name] is None]:
-            del answer[name]
+        if not _ENGINE_ONLY.isdisjoint(answer):
+            for name in _ENGINE_ONLY & answer.keys():
+                if answer[name] is None:
+                    del answer[name]
         answer["id"] = self.response_id
         answer["model"] = self.model
         answer["created"] = self.created
@@ -224,8 +228,8 @@ class AnswerCapture:
         logprobs = choice.get("logprobs")
         if logprobs is not None:
             sampled = logprobs.get("content") or ()
-            capture.logprobs += [item["logprob"] for item in sampled]
-            capture.tokens += [str(item.get("token", "")) for item in sampled]
+            capture.logprobs.extend(map(_LOGPROB, sampled))
+            capture.tokens.extend(map(_read_token, sampled))
             if not self.wishes.logprobs:
                 choice["logprobs"] = None
         finish_reason = choice.get("finish_reason")
@@ -248,6 +252,10 @@ class PackedTokens:
     completions: tuple[bytes, ...]
     logprobs: tuple[bytes, ...]
     is_exact: bool
+
+
+def _read_token(item: Json) -> str:
+    return str(item.get("token", ""))
 
 
 def _take_said(capture: ChoiceCapture, said: Json) -> None:

@@ -6,14 +6,41 @@ Knows the two tables' columns (a test compares them with the models); does not k
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from functools import cache
+from itertools import chain
+from operator import attrgetter
+from struct import Struct
 from typing import Any, LiteralString
 
 import psycopg
+from psycopg.adapt import Dumper, PyFormat
+from psycopg.pq import Format
 
 from apps.core.contracts.exchange import ExchangeRecord
 
 CHANNEL = "claw_exchanges"  # NOTIFY: there are new rows to fold
 _COLUMNS = tuple(field.name for field in fields(ExchangeRecord))
+_read_values = attrgetter(*_COLUMNS)
+_BYTEA, _BYTEA_ARRAY = 17, 1001
+_ARRAY_HEAD = Struct("!iiiii")  # dimensions, has nulls, type of the elements, length, first index
+_ELEMENT_HEAD = Struct("!i")
+_EMPTY_ARRAY = _ARRAY_HEAD.pack(0, 0, _BYTEA, 0, 0)[:12]
+
+
+class BytesArrayDumper(Dumper):
+    """Sends a tuple of bytes as a `bytea[]` in Postgres' binary form; psycopg's own way, by text, takes ten times as
+    long.
+    """
+
+    format = Format.BINARY
+    oid = _BYTEA_ARRAY
+
+    def dump(self, obj: tuple[bytes, ...]) -> bytes:
+        if not obj:
+            return _EMPTY_ARRAY
+        parts = [_ARRAY_HEAD.pack(1, 0, _BYTEA, len(obj), 1)]
+        for item in obj:
+            parts += (_ELEMENT_HEAD.pack(len(item)), item)
+        return b"".join(parts)
 
 
 async def insert_exchanges(connection: psycopg.AsyncConnection[Any], records: Sequence[ExchangeRecord]) -> None:
@@ -21,10 +48,11 @@ async def insert_exchanges(connection: psycopg.AsyncConnection[Any], records: Se
 
     `connection` must be in autocommit mode. On an error none is written.
     """
-    values = [getattr(record, name) for record in records for name in _COLUMNS]
-    listed = [list(value) if isinstance(value, tuple) else value for value in values]
+    if connection.adapters.get_dumper(tuple, PyFormat.AUTO) is not BytesArrayDumper:
+        connection.adapters.register_dumper(tuple, BytesArrayDumper)
+    values = list(chain.from_iterable(map(_read_values, records)))
     async with psycopg.AsyncRawCursor(connection) as cursor:  # raw: psycopg need not parse the text each time
-        await cursor.execute(_insert_statement(len(records)), listed)
+        await cursor.execute(_insert_statement(len(records)), values)
 
 
 @cache

@@ -30,6 +30,11 @@ from tests.fakes.proxy import Proxy
 PATH = "/v1/chat/completions"
 
 
+async def write(record: ExchangeRecord) -> None:
+    async with await connect() as connection:
+        await insert_exchanges(connection, [record])
+
+
 def test_the_record_has_the_tables_columns() -> None:
     columns = {field.attname for field in Exchange._meta.concrete_fields}
 
@@ -53,6 +58,31 @@ def test_a_record_is_written_once_and_the_recorder_told(transactional_db: None) 
         kept, given = getattr(exchange, field.name), getattr(record, field.name)
         kept = bytes(kept) if isinstance(kept, memoryview) else kept
         assert (tuple(map(bytes, kept)) if isinstance(given, tuple) else kept) == given, field.name
+
+
+@pytest.mark.parametrize("arrays", [(), (b"",), (b"\x00\xff", b"", bytes(70_000))])
+def test_arrays_of_all_lengths_come_back_as_they_were(transactional_db: None, arrays: tuple[bytes, ...]) -> None:
+    asyncio.run(write(make_record(completion_token_ids=arrays, completion_logprobs=arrays)))
+
+    exchange = Exchange.objects.get()
+    assert tuple(map(bytes, exchange.completion_token_ids)) == arrays
+    assert tuple(map(bytes, exchange.completion_logprobs)) == arrays
+
+
+def test_the_ledgers_long_columns_are_not_packed(transactional_db: None) -> None:
+    """Postgres' packing would take longer than all else on the way to a client's last byte."""
+    columns = ("request", "response", "chat_request", "chat_response", "prompt_token_ids")
+    text = b"a word and another " * 1000
+
+    asyncio.run(write(make_record(**dict.fromkeys(columns, text))))
+
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT pg_column_size(request), pg_column_size(response), pg_column_size(chat_request), "
+            "pg_column_size(chat_response), pg_column_size(prompt_token_ids) FROM trajectories_exchange"
+        )
+        [sizes] = cursor.fetchall()
+    assert min(sizes) >= len(text)
 
 
 def test_the_row_is_there_when_the_last_byte_is(http: httpx.Client) -> None:
