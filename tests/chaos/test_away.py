@@ -18,7 +18,7 @@ from tests.chaos.drill import Drill
 from tests.chaos.world import World, wait_until
 from tests.factories.accounts import MembershipFactory
 
-OUTAGE_S = 5.0
+OUTAGE_S = 3.0
 LONG_OUTAGE_S = 60.0
 LONG_FROM_ROUNDS = 10
 NEWS_S = 10
