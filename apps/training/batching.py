@@ -13,6 +13,7 @@ class DiscardReason(StrEnum):
     SIDE_CALL = "a call beside the conversation"
     ALREADY_TRAINED = "trained on before"
     TEXT_ONLY = "its exact tokens are not known"
+    CONSTRAINED = "sampled under a grammar, a bias or a penalty: its log-probs are not those of the policy"
     EMPTY = "its completion is empty"
     GREEDY = "sampled at temperature 0: it has no probability to compare with"
     CUT_SAMPLING = "sampled with top_p or top_k: its log-probs are not those of the policy"
@@ -31,6 +32,7 @@ class StepFacts:
     is_side_call: bool
     is_already_trained: bool
     is_text_only: bool
+    is_constrained: bool
     n_completion_tokens: int
     temperature: float
     top_p: float
@@ -49,6 +51,7 @@ def discard_reason(facts: StepFacts, *, max_staleness: int, drops_cut_off: bool)
         DiscardReason.SIDE_CALL: facts.is_side_call,
         DiscardReason.ALREADY_TRAINED: facts.is_already_trained,
         DiscardReason.TEXT_ONLY: facts.is_text_only,
+        DiscardReason.CONSTRAINED: facts.is_constrained,
         DiscardReason.EMPTY: facts.n_completion_tokens == 0,
         DiscardReason.GREEDY: facts.temperature <= 0,
         DiscardReason.CUT_SAMPLING: facts.top_p < 1 or facts.top_k > 0,

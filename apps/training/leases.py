@@ -223,6 +223,7 @@ def _facts(step: Step, lent: Lent, *, staleness: int | None) -> StepFacts:
         is_side_call=step.side_call != SideCall.NONE,
         is_already_trained=False,
         is_text_only=not step.is_exact,
+        is_constrained=bool(step.constraints),
         n_completion_tokens=step.n_completion_tokens,
         temperature=step.temperature,
         top_p=step.top_p,

@@ -17,7 +17,7 @@ REASONS: Mapping[str, str] = {
     "unlabelled": "without a reward",
     "excluded": "kept out by a person",
     "used": "trained on before",
-    "untrainable": "without a step to train on (tokens not exact, greedy or cut sampling, kept out, side calls)",
+    "untrainable": "without a step to train on (tokens not exact, not sampled freely, kept out, side calls)",
     "stale": "spoken by versions that are too old or from another line",
 }
 

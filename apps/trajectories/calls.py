@@ -11,6 +11,7 @@ from typing import Any
 
 from apps.core.contracts.arrays import ID_BYTES
 from apps.trajectories import messages as chat
+from apps.trajectories.constraints import find_constraints
 from apps.trajectories.marks import Marks, read_marks, read_raw_body
 from apps.trajectories.messages import Message, hash_bytes, hash_text
 from apps.trajectories.models import Exchange, ExchangeStatus
@@ -56,6 +57,7 @@ class Call:
     sampling: Sampling
     marks: Marks
     body_digest: str
+    constraints: str  # what bent the sampling, by name
 
     @cached_property
     def story(self) -> Story:
@@ -96,16 +98,18 @@ def read_call(exchange: Exchange) -> Call:
         if not is_failed:
             raise UnreadableExchange("the request's messages are not a list")
         messages = []
-    tools = body.get("tools")
+    tools = body.get("tools") if isinstance(body.get("tools"), list) else []
+    sampling = _read_object(exchange.sampling, what="sampling")
     request = bytes(exchange.request)
     return Call(
         exchange=exchange,
         messages=messages,
-        tools=tools if isinstance(tools, list) else [],
+        tools=tools,
         answers=_read_answers(exchange),
-        sampling=_read_sampling(exchange),
+        sampling=_read_sampling(sampling),
         marks=read_marks(headers, read_raw_body(request), session_key=exchange.session_key),
         body_digest=hash_bytes(request),
+        constraints=", ".join(find_constraints(sampling, tools)),
     )
 
 
@@ -189,8 +193,7 @@ def _read_tokens(exchange: Exchange, index: int) -> tuple[bytes, bytes]:
     return (ids if len(ids) % ID_BYTES == 0 else b"", logprobs if len(logprobs) % ID_BYTES == 0 else b"")
 
 
-def _read_sampling(exchange: Exchange) -> Sampling:
-    values = _read_object(exchange.sampling, what="sampling")
+def _read_sampling(values: Mapping[str, Any]) -> Sampling:
     default = Sampling()
     return Sampling(
         temperature=float(_number(values, "temperature", default.temperature)),

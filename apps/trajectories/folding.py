@@ -180,6 +180,7 @@ def _make_step(call: Call, answer: Answer, *, place: Place, shape: _Shape) -> St
         status=exchange.status,
         is_exact=answer.is_exact and bool(shape.prompt),
         token_check=exchange.token_check,
+        constraints=call.constraints,
         is_excluded=place.is_late or not exchange.is_training_allowed,
         temperature=call.sampling.temperature,
         top_p=call.sampling.top_p,

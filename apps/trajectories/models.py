@@ -239,6 +239,9 @@ class Step(models.Model):
     status = models.CharField(max_length=10, choices=ExchangeStatus.choices)
     is_exact = models.BooleanField()
     token_check = models.TextField(blank=True)  # why the gateway doubts the token ids
+    constraints = models.CharField(  # parameters that bent the sampling (`constraints`), so that log-probs mislead
+        max_length=200, blank=True, default="", db_default=""
+    )
     is_excluded = models.BooleanField(default=False)
     temperature = models.FloatField(default=1.0)
     top_p = models.FloatField(default=1.0)

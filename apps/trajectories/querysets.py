@@ -115,5 +115,12 @@ class StepQuerySet(models.QuerySet["Step"]):
         return self.filter(Q(trajectory__completed_at=None) | Q(trajectory__completed_at__gte=moment))
 
     def for_training(self) -> "StepQuerySet":
-        """Whole, exact calls of the main chain that nobody keeps out."""
-        return self.filter(status="complete", is_exact=True, is_excluded=False, side_call="", n_completion_tokens__gt=0)
+        """Whole, exact, freely sampled calls of the main chain that nobody keeps out."""
+        return self.filter(
+            status="complete",
+            is_exact=True,
+            constraints="",
+            is_excluded=False,
+            side_call="",
+            n_completion_tokens__gt=0,
+        )

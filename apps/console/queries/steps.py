@@ -196,6 +196,8 @@ def read_badges(step: Step) -> Iterator[Badge]:
         )
     if step.token_check:
         yield Badge(word="tokens doubted", tone="warn", hint=f"Why: {step.token_check}")
+    if step.constraints:
+        yield Badge(word="constrained", tone="warn", hint=f"Not trained on: sampled under {step.constraints}")
     if step.finish_reason == "length":
         yield Badge(word="cut off", tone="warn", hint="The answer reached its token limit")
     if step.is_excluded:

@@ -64,6 +64,9 @@ class StepSummarySerializer(serializers.ModelSerializer[Step]):
         allow_null=True, read_only=True, help_text="compactions of the session before it, where the client counts them"
     )
     token_check = serializers.CharField(read_only=True, help_text="why the token ids are doubted; empty: they are not")
+    constraints = serializers.CharField(
+        read_only=True, help_text="parameters that bent the sampling, so that it is not trained on; empty: none"
+    )
     version = serializers.CharField(source="version_id", allow_null=True, read_only=True)
 
     class Meta:
@@ -85,6 +88,7 @@ class StepSummarySerializer(serializers.ModelSerializer[Step]):
             "status",
             "is_exact",
             "token_check",
+            "constraints",
             "is_excluded",
             "reward",
             "client_step_id",

@@ -123,6 +123,7 @@ class _Writer:
             status=incoming.status,
             is_exact=incoming.is_exact,
             token_check=incoming.token_check,
+            constraints=incoming.constraints,
             is_excluded=incoming.is_excluded,
             temperature=incoming.sampling.temperature,
             top_p=incoming.sampling.top_p,

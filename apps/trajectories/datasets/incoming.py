@@ -53,6 +53,7 @@ class IncomingStep:
     is_exact: bool = False
     is_excluded: bool = False
     token_check: str = ""
+    constraints: str = ""
     client_step_id: str = ""
     metadata: dict[str, Any] = field(default_factory=dict)
     sampling: Sampling = field(default_factory=Sampling)
@@ -108,7 +109,8 @@ def _check_step(step: IncomingStep) -> None:
         n_logprobs, n_ids = len(step.logprobs) // 4, len(step.completion_ids) // 4
         raise BadLine(step.line, f"{n_logprobs} log-probs for {n_ids} completion ids: each id needs its own")
     check_reward(step.line, step.reward, name="reward")
-    if fault := find_fault([step.metadata, step.client_step_id, step.finish_reason, step.token_check]):
+    texts = [step.client_step_id, step.finish_reason, step.token_check, step.constraints]
+    if fault := find_fault([step.metadata, *texts]):
         raise BadLine(step.line, fault)
     _check_size(step.line, "metadata", step.metadata)
 

@@ -62,6 +62,7 @@ class TokensLine(_Head, StepLine):
 
     is_exact: bool = False
     token_check: str = ""
+    constraints: str = Field(default="", max_length=200)
     prompt_ids: TokenIds = Field(min_length=1)
     completion_ids: TokenIds = Field(min_length=1)
     mask: list[Literal[0, 1]] | None = None

@@ -68,6 +68,7 @@ def _read_token_rows(lines: Sequence[Line]) -> Incoming:
             logprobs=_pack_logprobs(line, row),
             is_exact=row.is_exact and row.logprobs is not None,
             token_check=row.token_check,
+            constraints=row.constraints,
             answer=row.answer or {"role": "assistant", "content": None},
         )
         for line, row in rows

@@ -50,6 +50,7 @@ _STEP = [
     ("ended_at", pa.string()),
     ("is_exact", pa.bool_()),
     ("token_check", pa.string()),
+    ("constraints", pa.string()),
     ("prompt_ids", pa.list_(pa.int32())),
     ("completion_ids", pa.list_(pa.int32())),
     ("mask", pa.list_(pa.int8())),

@@ -133,6 +133,7 @@ def _render_token_step(source: _Source, view: StepView) -> Row:
         **_render_step(source, view.row),
         "is_exact": view.row.is_exact,
         "token_check": view.row.token_check,
+        "constraints": view.row.constraints,
         "prompt_ids": view.prompt_ids,
         "completion_ids": view.completion_ids,
         "mask": [int(is_trained)] * len(view.completion_ids),

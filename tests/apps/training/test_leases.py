@@ -84,6 +84,7 @@ def test_kept_out_trajectories_and_steps_are_not_trained_on(launch: LaunchRun, a
         {"temperature": 0.0},
         {"top_p": 0.9},
         {"completion_ids": []},
+        {"constraints": "response_format"},
     ]
     mixed = add_trajectory(reward=0.0, steps=[{}, *bad])
     good = add_trajectory(reward=1.0)
@@ -96,6 +97,7 @@ def test_kept_out_trajectories_and_steps_are_not_trained_on(launch: LaunchRun, a
         "greedy": 1,
         "cut_sampling": 1,
         "empty": 1,
+        "constrained": 1,
     }
 
 

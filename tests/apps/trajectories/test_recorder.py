@@ -389,6 +389,14 @@ def test_a_doubt_about_the_tokens_goes_with_the_step(key: ApiKey) -> None:
     assert Step.objects.get().token_check == "2 ids more than log-probs"
 
 
+def test_what_bent_the_sampling_is_on_the_step(key: ApiKey) -> None:
+    ExchangeFactory.create(key=key, sampling=b'{"tool_choice":"required","min_p":0.1}')
+    fold_pending()
+    step = Step.objects.get()
+    assert step.constraints == "min_p, tool_choice"
+    assert not Step.objects.for_training().exists()
+
+
 def test_a_deadlock_is_settled_by_folding_one_by_one(key: ApiKey, monkeypatch: pytest.MonkeyPatch) -> None:
     ExchangeFactory.create_batch(3, key=key)
     n_calls = 0

@@ -40,6 +40,7 @@ STEP = st.fixed_dictionaries(
         "reward": REWARD,
         "side_call": st.sampled_from(["", "", "title", "subagent"]),
         "is_excluded": st.booleans(),
+        "constraints": st.sampled_from(["", "min_p, tool_choice"]),
         "finish_reason": st.sampled_from(["stop", "length", ""]),
     }
 )
@@ -77,6 +78,7 @@ def build(agent: Agent, told: dict[str, Any]) -> Trajectory:
             side_call=said["side_call"],
             is_excluded=said["is_excluded"],
             finish_reason=said["finish_reason"],
+            constraints=said["constraints"],
         )
         made.append((step, prompt + said["completion"], [*prompt_messages, answer]))
     rewards = {step.pk: said["reward"] for (step, _, _), said in zip(made, told["steps"], strict=True)}
