@@ -2,10 +2,10 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from django.db import transaction
-from django.db.models import F
+from django.db.models import F, Q
 from django.utils import timezone
 from django.utils.text import slugify
 
@@ -32,6 +32,7 @@ from apps.core.notices import ROUTES_CHANGED, notify_processes
 from apps.core.redaction import BUILT_IN_NAMES, BadPattern, check_pattern
 
 MAX_OWN_PATTERNS = 20
+USE_IS_WRITTEN_EVERY = timedelta(minutes=1)  # a key's last use is no more exact, so that a busy key costs nothing
 _PATTERN_NAME = re.compile(r"[A-Za-z0-9_-]{1,20}")
 
 
@@ -190,6 +191,13 @@ def _check_patterns(built_in: Sequence[str], own: Sequence[Mapping[str, str]]) -
             check_pattern(pattern["pattern"])
         except BadPattern as error:
             raise InvalidInput(f"the pattern {pattern['name']!r}: {error}", field="own_patterns") from error
+
+
+def mark_keys_used(uses: Mapping[str, datetime]) -> None:
+    """Keep when each key was last used: key id → when. A use that is not a minute newer than the one known is not."""
+    for key_id, used_at in sorted(uses.items()):
+        stale = Q(last_used_at=None) | Q(last_used_at__lt=used_at - USE_IS_WRITTEN_EVERY)
+        ApiKey.objects.filter(stale, pk=key_id).update(last_used_at=used_at)
 
 
 @transaction.atomic

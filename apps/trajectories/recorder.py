@@ -11,6 +11,7 @@ import structlog
 from django.db import Error, IntegrityError, InterfaceError, OperationalError, connection, transaction
 from django.utils import timezone
 
+from apps.accounts.services import mark_keys_used
 from apps.core.live import publish_many
 from apps.trajectories.folding import fold_exchanges
 from apps.trajectories.models import Exchange
@@ -103,6 +104,8 @@ def _fold_locked(ids: list[str]) -> _Folded:
     Exchange.objects.filter(pk__in=[exchange.pk for exchange in exchanges]).update(
         folded_at=timezone.now(), fold_error=""
     )
+    ended = sorted((exchange.ended_at, exchange.key_id) for exchange in exchanges)
+    mark_keys_used({key_id: moment for moment, key_id in ended})
     trajectories = {trajectory.id: trajectory.project_id for trajectory in touched if trajectory is not None}
     return _Folded(n_done=len(exchanges), trajectories=trajectories)
 

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from django.utils import timezone
 from drf_spectacular.extensions import OpenApiAuthenticationExtension
 from rest_framework.authentication import BaseAuthentication
 from rest_framework.exceptions import AuthenticationFailed
@@ -9,6 +10,7 @@ from rest_framework.request import Request
 
 from apps.accounts.access import Caller
 from apps.accounts.models import ApiKey, User, hash_key
+from apps.accounts.services import USE_IS_WRITTEN_EVERY, mark_keys_used
 
 
 class KeyUser:
@@ -32,6 +34,8 @@ class KeyAuthentication(BaseAuthentication):
         key = ApiKey.objects.usable().select_related("agent__project__team").filter(sha256=hash_key(secret)).first()
         if key is None:
             raise AuthenticationFailed("this API key is unknown, expired or switched off")
+        if key.last_used_at is None or timezone.now() - key.last_used_at > USE_IS_WRITTEN_EVERY:
+            mark_keys_used({key.pk: timezone.now()})
         return KeyUser(key), None
 
     def authenticate_header(self, _request: Request) -> str:

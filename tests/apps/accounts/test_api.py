@@ -30,6 +30,15 @@ class TestProjects:
         ProjectFactory.create(team=project.team)
         assert [item["slug"] for item in key_client.get(self.URL).json()["items"]] == ["shop"]
 
+    def test_asking_with_a_key_is_a_use_of_it(self, key_client: APIClient, key: ApiKey) -> None:
+        key_client.get(self.URL)
+        key.refresh_from_db()
+        first = key.last_used_at
+        assert first is not None
+        key_client.get(self.URL)
+        key.refresh_from_db()
+        assert key.last_used_at == first
+
     def test_who_may(self, anonymous_client: APIClient, key_client: APIClient) -> None:
         assert anonymous_client.get(self.URL).status_code == 401
         assert key_client.post(self.URL, {}).status_code == 405

@@ -63,6 +63,17 @@ def test_only_keys_in_force_are_usable(agent: Agent, key: ApiKey) -> None:
     assert set(ApiKey.objects.usable()) == {key, later}
 
 
+def test_a_keys_use_is_kept_to_the_minute(agent: Agent, key: ApiKey) -> None:
+    first, other = timezone.now(), ApiKeyFactory.create(agent=agent)
+    services.mark_keys_used({key.id: first, "key_gone": first})
+    for seconds, kept in ((-30, 0), (59, 0), (61, 61)):
+        services.mark_keys_used({key.id: first + timedelta(seconds=seconds)})
+        key.refresh_from_db()
+        assert key.last_used_at == first + timedelta(seconds=kept)
+    other.refresh_from_db()
+    assert other.last_used_at is None
+
+
 def test_a_key_is_switched_off_once(key: ApiKey) -> None:
     services.disable_key(key=key, actor="x")
     with pytest.raises(Conflict):

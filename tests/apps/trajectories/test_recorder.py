@@ -55,6 +55,14 @@ def test_it_folds_two_turns_into_one_trajectory(key: ApiKey) -> None:
     assert first.logprobs == [-0.5, -0.5]
 
 
+def test_it_keeps_when_a_key_was_last_used(key: ApiKey, agent: Agent) -> None:
+    unused = ApiKeyFactory.create(agent=agent)
+    ExchangeFactory.create(key=key)
+    latest = ExchangeFactory.create(key=key)
+    fold_pending()
+    assert dict(ApiKey.objects.values_list("id", "last_used_at")) == {key.id: latest.ended_at, unused.id: None}
+
+
 def test_folding_again_changes_nothing(key: ApiKey) -> None:
     ExchangeFactory.create(key=key)
     fold_pending()
