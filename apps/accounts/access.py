@@ -1,10 +1,13 @@
 """Who is calling, and what they may do: one `Caller` for people and keys. Every door asks here."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from apps.accounts.models import ApiKey, Project, Role, Scope, Team, User
 from apps.core.errors import Forbidden, NotFound
 from apps.core.texts import is_storable
+
+ROLE_OF_SCOPE: Mapping[str, Role] = {Scope.AGENT: Role.REVIEWER, Scope.MANAGE: Role.TRAINER, Scope.ADMIN: Role.OWNER}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,11 +25,11 @@ class Caller:
         return self.user.email if self.user else "nobody"
 
     def role_in(self, project: Project) -> Role | None:
-        """The caller's role in the project's team; None for a stranger. Keys count as reviewer or trainer by scope."""
+        """The caller's role in the project's team; None for a stranger. A key's is its scope's."""
         if self.key is not None:
             if self.key.agent.project_id != project.id:
                 return None
-            return Role.TRAINER if self.key.scope == Scope.MANAGE else Role.REVIEWER
+            return ROLE_OF_SCOPE[self.key.scope]
         return self.user.role_in(project) if self.user else None
 
     def role_in_team(self, team: Team) -> Role | None:
@@ -39,15 +42,18 @@ def require_role(caller: Caller, project: Project, role: Role) -> None:
     has = caller.role_in(project)
     if has is None:
         raise NotFound("no such project")
-    require_enough(has, role)
+    require_enough(caller, has, role)
 
 
-def require_enough(has: Role, role: Role) -> None:
-    """Raise Forbidden when the role that somebody has is too small."""
-    if not has.includes(role):
-        raise Forbidden(
-            f"this needs the role {role.label.lower()}; you are {has.label.lower()}: ask an owner of the team"
-        )
+def require_enough(caller: Caller, has: Role, role: Role) -> None:
+    """Raise Forbidden when the role that the caller has is too small; it says whom to ask, or which key to use."""
+    if has.includes(role):
+        return
+    needs = f"this needs the role {role.label.lower()}"
+    if caller.key is None:
+        raise Forbidden(f"{needs}; you are {has.label.lower()}: ask an owner of the team")
+    scope = next(scope for scope, given in ROLE_OF_SCOPE.items() if given.includes(role))
+    raise Forbidden(f"{needs}; this key's scope is {caller.key.scope}: use a key of scope {scope}")
 
 
 def find_project(caller: Caller, slug: str | None, *, role: Role = Role.VIEWER) -> Project:

@@ -213,10 +213,11 @@ class PassedCalls(models.Model):
 
 
 class Scope(models.TextChoices):
-    """What a key may do. `manage` includes `agent`."""
+    """What a key may do. Each includes those before it."""
 
     AGENT = "agent"  # model calls, own project's trajectories, labels
     MANAGE = "manage"  # also runs and versions
+    ADMIN = "admin"  # all that an owner may in the key's project: limits, providers, splits, keys
 
 
 def hash_key(secret: str) -> str:

@@ -256,7 +256,7 @@ def find_team(*, caller: Caller, team_id: str, role: Role = Role.VIEWER) -> Team
     has = caller.role_in_team(team) if team else None
     if team is None or has is None:
         raise NotFound(f"there is no team {team_id!r}")
-    require_enough(has, role)
+    require_enough(caller, has, role)
     return team
 
 

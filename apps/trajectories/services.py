@@ -9,11 +9,11 @@ from typing import Any
 from django.db import IntegrityError, transaction
 from django.utils import timezone
 
-from apps.accounts.access import Caller
+from apps.accounts.access import Caller, require_enough
 from apps.accounts.models import Agent, ApiKey, Project, Role
 from apps.accounts.services import record_event
 from apps.core.contracts.exchange import UNCAPTURED
-from apps.core.errors import Conflict, Forbidden, InvalidInput, NotFound
+from apps.core.errors import Conflict, InvalidInput, NotFound
 from apps.core.ids import is_id
 from apps.core.live import publish_news
 from apps.core.texts import find_fault
@@ -30,10 +30,7 @@ def find_trajectory(*, caller: Caller, trajectory_id: str, role: Role = Role.VIE
     has = caller.role_in(trajectory.project) if trajectory else None
     if trajectory is None or has is None:
         raise NotFound(f"there is no trajectory {trajectory_id!r}")
-    if not has.includes(role):
-        raise Forbidden(
-            f"this needs the role {role.label.lower()}; you are {has.label.lower()}: ask an owner of the team"
-        )
+    require_enough(caller, has, role)
     return trajectory
 
 

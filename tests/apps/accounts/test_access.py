@@ -4,7 +4,7 @@ import pytest
 
 from apps.accounts.access import Caller, find_project, require_role
 from apps.accounts.api.authentication import read_secret
-from apps.accounts.models import ApiKey, Project, Role, User
+from apps.accounts.models import ApiKey, Project, Role, Scope, User
 from apps.core.errors import Forbidden, NotFound
 
 pytestmark = pytest.mark.django_db
@@ -30,6 +30,16 @@ def test_keys_have_a_role_by_scope_in_their_own_project(
     assert Caller(key=key).role_in(project) == Role.REVIEWER
     assert Caller(key=manage_key).role_in(project) == Role.TRAINER
     assert Caller(key=manage_key).role_in(other_project) is None
+    manage_key.scope = Scope.ADMIN
+    assert Caller(key=manage_key).role_in(project) == Role.OWNER
+    assert Caller(key=manage_key).role_in(other_project) is None
+    assert Caller(key=manage_key).role_in_team(project.team) is None
+
+
+def test_a_key_of_too_small_a_scope_is_told_which_it_needs(project: Project, key: ApiKey) -> None:
+    for role, scope in ((Role.TRAINER, "manage"), (Role.OWNER, "admin")):
+        with pytest.raises(Forbidden, match=f"this key's scope is agent: use a key of scope {scope}"):
+            require_role(Caller(key=key), project, role)
 
 
 def test_nobody_has_no_role(project: Project) -> None:
