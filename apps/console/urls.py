@@ -58,6 +58,7 @@ urlpatterns: list[URLPattern] = [
     path("p/<slug:slug>/trajectories/<str:trajectory_id>/steps/<str:step_id>", trajectories.step_view, name="step"),
     path("p/<slug:slug>/trajectories/<str:trajectory_id>/labels", trajectories.label, name="label"),
     path("p/<slug:slug>/trajectories/<str:trajectory_id>/exclusion", trajectories.exclude, name="exclude"),
+    path("p/<slug:slug>/trajectories/<str:trajectory_id>/complete", trajectories.complete, name="complete"),
     path("p/<slug:slug>/labels/<str:label_id>/take-back", trajectories.take_back, name="take_back_label"),
     path("p/<slug:slug>/runs", runs.runs, name="runs"),
     path("p/<slug:slug>/runs/new", runs.new_run, name="new_run"),

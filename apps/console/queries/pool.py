@@ -5,7 +5,7 @@ from typing import Any
 
 from apps.accounts.models import Project
 from apps.core.errors import ServiceError
-from apps.training.pool import READY, REASONS
+from apps.training.pool import READY, REASONS, describe_open
 from apps.training.recipes import read_recipe
 from apps.training.selection import read_selection
 from apps.training.services import preview_readiness
@@ -17,6 +17,8 @@ class Readiness:
 
     n_ready: int = 0
     others: tuple[tuple[str, int], ...] = ()
+    n_open: int = 0
+    open_words: str = ""  # what makes the open ones ready
     problem: str = ""
 
 
@@ -27,4 +29,5 @@ def read_readiness(project: Project, *, recipe: dict[str, Any], selection: dict[
     except ServiceError as error:
         return Readiness(problem=error.message)
     others = tuple((words, counts[reason]) for reason, words in REASONS.items() if counts.get(reason))
-    return Readiness(n_ready=counts.get(READY, 0), others=others)
+    n_open = counts.get("open", 0)
+    return Readiness(n_ready=counts.get(READY, 0), others=others, n_open=n_open, open_words=describe_open())

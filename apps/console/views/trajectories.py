@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from django.conf import settings
 from django.http import HttpResponse, JsonResponse
 
 from apps.accounts.models import Role
@@ -17,7 +18,7 @@ from apps.core.errors import InvalidInput
 from apps.feedback.models import Source
 from apps.feedback.services import add_label, take_back_label
 from apps.trajectories.models import Trajectory
-from apps.trajectories.services import set_exclusion
+from apps.trajectories.services import complete_trajectory, set_exclusion
 
 VIEWS = {"chat": "Chat", "prompt": "Whole prompt", "tokens": "Tokens", "raw": "Raw"}
 ALL_VIEWS = (*VIEWS, "whole")  # whole: the chat with its very long texts
@@ -43,6 +44,7 @@ def trajectory(page: Page, trajectory_id: str) -> HttpResponse:
         focus=focus,
         panel=rewards.read_panel(found, user=page.user),
         lineage=steps.read_lineage(found),
+        idle_close_s=settings.CLAW.idle_close_s,
         curl=curl("GET", f"/api/v1/trajectories/{found.id}"),
         label_curl=curl("POST", f"/api/v1/trajectories/{found.id}/labels", {"value": 1.0, "text": "why"}),
         **STEP_CONTEXT,
@@ -138,6 +140,13 @@ def _after_label(page: Page, trajectory_id: str, *, step_id: str, message: str, 
     if step_id:
         response["HX-Retarget"] = f"#foot-{step_id}"
     return with_toast(response, message, undo=undo)
+
+
+@project_page("POST", role=Role.REVIEWER)
+def complete(page: Page, trajectory_id: str) -> HttpResponse:
+    """Say that nothing more comes, so that a run may train on it now. There is no way back."""
+    complete_trajectory(trajectory=queries.find_trajectory(page.project, trajectory_id))
+    return page.done("Complete: a run may train on it once it has a reward", to=page.url("trajectory", trajectory_id))
 
 
 @project_page("POST", role=Role.REVIEWER)

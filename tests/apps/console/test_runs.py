@@ -68,6 +68,22 @@ def test_a_wrong_setting_is_said_on_the_form_and_nothing_is_lost(
     assert not Run.objects.exists()
 
 
+def test_the_form_offers_the_ranks_that_engines_serve(
+    trainer_browser: Client, ready: list[Trajectory], settings: Settings
+) -> None:
+    html = trainer_browser.get("/p/shop/runs/new").content.decode()
+    offered = html.split('name="recipe.lora_rank"')[1].split("</select>")[0]
+    assert f'value="{settings.CLAW.max_lora_rank}"' in offered
+    assert 'value="512"' not in offered
+
+
+def test_the_form_says_how_open_trajectories_become_ready(trainer_browser: Client, ready: list[Trajectory]) -> None:
+    Trajectory.objects.update(state="open", completed_at=None)
+    html = trainer_browser.get("/p/shop/runs/new").content.decode()
+    assert "complete the open ones on their pages" in html
+    assert "and complete them" in html
+
+
 def test_a_run_without_anything_to_learn_from_is_refused(trainer_browser: Client, trajectory: Trajectory) -> None:
     response = trainer_browser.post("/p/shop/runs/new", form())
     assert response.status_code == 400

@@ -144,6 +144,30 @@ def test_a_step_says_what_is_unusual(owner_browser: Client, trajectory: Trajecto
         assert words in html
 
 
+def test_an_open_trajectory_is_completed_on_its_page(reviewer_browser: Client, add_trajectory: AddTrajectory) -> None:
+    row = add_trajectory(state="open", completed_at=None)
+    address = f"/p/shop/trajectories/{row.id}"
+    html = reviewer_browser.get(address).content.decode()
+    assert f'action="{address}/complete"' in html
+    assert "Without a call for 600 s" in html
+    assert reviewer_browser.get(f"{address}/complete").status_code == 405
+    assert reviewer_browser.post(f"{address}/complete").status_code == 302
+    row.refresh_from_db()
+    assert row.state == "complete"
+    assert f'action="{address}/complete"' not in reviewer_browser.get(address).content.decode()
+
+
+def test_a_viewer_and_a_stranger_do_not_complete(
+    viewer_browser: Client, stranger_browser: Client, add_trajectory: AddTrajectory
+) -> None:
+    row = add_trajectory(state="open", completed_at=None)
+    assert viewer_browser.post(f"/p/shop/trajectories/{row.id}/complete").status_code == 403
+    assert stranger_browser.post(f"/p/shop/trajectories/{row.id}/complete").status_code == 404
+    assert viewer_browser.post("/p/shop/trajectories/traj_none/complete").status_code in {403, 404}
+    row.refresh_from_db()
+    assert row.state == "open"
+
+
 def test_many_steps_are_paged(owner_browser: Client, trajectory: Trajectory) -> None:
     for index in range(1, 60):
         StepFactory.create(trajectory=trajectory, index=index)

@@ -103,6 +103,15 @@ def test_an_empty_pool_is_refused_with_the_reason(manage_client: APIClient, poli
     assert "nothing is ready to train on" in answer.json()["detail"]
 
 
+def test_a_pool_of_open_trajectories_says_how_to_complete_them(manage_client: APIClient, two_ready: Ready) -> None:
+    Trajectory.objects.update(state="open", completed_at=None)
+    answer = manage_client.post(RUNS, {"recipe": RECIPE})
+    assert answer.status_code == 400
+    assert "2 still open" in answer.json()["detail"]
+    assert "POST /api/v1/trajectories/{id}/complete" in answer.json()["detail"]
+    assert "without a call for 600 s" in answer.json()["detail"]
+
+
 def test_a_second_run_is_a_conflict(manage_client: APIClient, run: Run) -> None:
     answer = manage_client.post(RUNS, {"recipe": RECIPE})
     assert answer.status_code == 409
