@@ -10,6 +10,7 @@ from pytest_django.fixtures import Settings
 
 from apps.accounts.models import Agent, ApiKey, Project
 from apps.accounts.services import disable_key
+from apps.gateway.call import read_refusal
 from apps.trajectories.models import Exchange, ExchangeStatus, TrajectoryState
 from tests.apps.gateway.conftest import GatewayServer, chat, only_exchange, wait_until
 from tests.factories.accounts import AgentFactory
@@ -35,8 +36,20 @@ def assert_error(response: httpx.Response, *, status: int, code: str | None, par
 def test_it_refuses_unknown_keys(gateway: GatewayServer, headers: dict[str, str]) -> None:
     response = httpx.post(gateway.url + PATH, json=chat(), headers=headers)
 
-    assert_error(response, status=401, code="invalid_api_key")
+    message = assert_error(response, status=401, code="invalid_api_key")
+    is_given = headers.get("x-api-key") or "claw-" in headers.get("Authorization", "")
+    assert message.startswith("Incorrect API key provided" if is_given else "You didn't provide an API key")
     assert not Exchange.objects.exists()
+
+
+def test_an_engines_list_of_python_errors_is_put_plainly() -> None:
+    listed = "[{'type': 'int_parsing', 'loc': ('body', 'max_tokens'), 'msg': 'Input should be a valid integer'}]"
+    body = json.dumps({"error": {"message": listed, "param": "body.max_tokens"}}).encode()
+    refusal = read_refusal(400, body)
+    assert (refusal.param, refusal.message) == (
+        "max_tokens",
+        "Invalid request: `max_tokens`: Input should be a valid integer.",
+    )
 
 
 def test_it_takes_the_key_from_either_header(gateway: GatewayServer, secret: str) -> None:
@@ -176,6 +189,20 @@ def test_wrong_methods_are_told_the_right_one(http: httpx.Client) -> None:
     assert get.headers["allow"] == "POST"
     assert_error(delete, status=405, code="method_not_allowed")
     assert set(delete.headers["allow"].split(", ")) == {"GET", "HEAD"}
+
+
+def test_a_fault_of_ours_is_told_in_the_callers_shape(http: httpx.Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def break_down(*_args: object, **_fields: object) -> None:
+        raise RuntimeError("a secret detail")
+
+    monkeypatch.setattr("apps.gateway.endpoint.find_version", break_down)
+    openai = http.post(PATH, json=chat())
+    anthropic = http.post("/v1/messages", json={**chat(), "max_tokens": 5})
+
+    assert "secret" not in assert_error(openai, status=500, code="internal_error") + anthropic.text
+    assert openai.headers["x-request-id"].startswith("exch_")
+    assert (anthropic.status_code, anthropic.json()["type"]) == (500, "error")
+    assert anthropic.json()["request_id"] == anthropic.headers["request-id"]
 
 
 def test_a_trajectory_is_named_by_address_or_header(http: httpx.Client, agent: Agent) -> None:
