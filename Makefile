@@ -5,7 +5,7 @@ WEB := .venv/bin/python
 export DJANGO_SETTINGS_MODULE := clawplatform.settings
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run demo stop test check fmt bench-gateway bench-recorder doctor clean
+.PHONY: help setup run demo stop test check fmt bench-gateway bench-recorder bench-pool doctor clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-13s %s\n", $$1, $$2}'
@@ -61,6 +61,10 @@ bench-gateway:  ## measure the gateway beside a bare pass-through, LiteLLM and P
 bench-recorder:  ## measure how fast the recorder folds beside a plain insert of the same calls
 	@$(PYTHON) setup/bootstrap.py dev
 	@exec $(WEB) -m bench.recorder $(ARGS)
+
+bench-pool:  ## measure what conversations take in the pool, and how fast they come in and out
+	@$(PYTHON) setup/bootstrap.py dev
+	@exec $(WEB) -m bench.pool $(ARGS)
 
 doctor:  ## say what is wrong on this machine and what to do about it
 	@$(PYTHON) setup/bootstrap.py web

@@ -21,6 +21,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from bench.calls import make_record
 from bench.services import running, start_services
 
 if TYPE_CHECKING:
@@ -102,39 +103,13 @@ def _converse(kind: Kind, name: str, *, n_turns: int) -> Iterator[dict[str, Any]
 def _make_record(
     kind: Kind, key: Any, *, session: int, messages: list[dict[str, Any]], prompt: list[int], name: str
 ) -> "ExchangeRecord":
-    from django.utils import timezone  # noqa: PLC0415
-
-    from apps.core.contracts.arrays import pack_ids, pack_logprobs  # noqa: PLC0415
-    from apps.core.contracts.exchange import ExchangeRecord  # noqa: PLC0415
-    from apps.core.ids import new_id  # noqa: PLC0415
-
-    exchange_id, now = new_id("exch"), timezone.now()
-    choice = {"index": 0, "message": {"role": "assistant", "content": "OK"}, "finish_reason": "stop"}
-    return ExchangeRecord(
-        id=exchange_id,
-        project_id=key.agent.project_id,
-        agent_id=key.agent_id,
-        key_id=key.id,
-        version_id="",
-        engine_id="",
-        trajectory_id="",
+    return make_record(
+        key,
+        messages=messages,
+        answer={"content": "OK"},
+        prompt=prompt,
+        completion=list(range(64)),
         session_key=f"{name}{session}" if kind.is_marked else "",
-        dialect="chat",
-        response_id=f"chatcmpl-{exchange_id}",
-        request=json.dumps({"messages": messages, "tools": []}).encode(),
-        headers=b"{}",
-        response=json.dumps({"id": exchange_id, "choices": [choice]}).encode(),
-        prompt_token_ids=pack_ids(prompt),
-        completion_token_ids=(pack_ids(range(64)),),
-        completion_logprobs=(pack_logprobs([-0.5] * 64),),
-        sampling=b"{}",
-        status="complete",
-        error="",
-        is_streamed=False,
-        is_exact=True,
-        started_at=now,
-        first_token_at=now,
-        ended_at=now,
     )
 
 

@@ -13,7 +13,7 @@ from apps.trajectories.models import Exchange, Opening, PrefixBreak, Step, Traje
 from apps.trajectories.placing import Caller, Place, find_place, read_ahead, start_trajectory
 from apps.trajectories.prefix_breaks import Joint, classify_break
 from apps.trajectories.shared_rows import SharedRows
-from apps.trajectories.trie import Context, split_messages, split_tokens
+from apps.trajectories.trie import Context, split_spelled, split_tokens
 
 
 def fold_exchanges(exchanges: Sequence[Exchange]) -> list[Trajectory | None]:
@@ -103,7 +103,7 @@ class _Shape:
 def _share(call: Call, prompt: bytes, context: Context) -> _Shape:
     spelled = tuple(map(dump_json, call.messages))
     shared_tokens, tail_token_ids = split_tokens(context.token_ids, prompt)
-    shared_messages, tail_messages = split_messages(context.spelled, spelled)
+    shared_messages, tail_messages = split_spelled(context.spelled, spelled)
     return _Shape(
         prompt=prompt,
         spelled=spelled,

@@ -23,7 +23,7 @@ log = structlog.get_logger(__name__)
 
 _hold = SpoolHold()
 ROUND = 200
-BATCH = 32  # in one transaction
+BATCH = 100  # in one transaction
 # Classes of SQLSTATE that say "not now" and nothing about the exchange: connection, rollback, a table that is not
 # migrated yet, resources, locks, shutdown.
 _TRANSIENT_CLASSES = ("08", "40", "42", "53", "55", "57")
@@ -62,14 +62,15 @@ def _fold_all(pending: list[tuple[str, str]], *, wait_s: float) -> int:
     by_agent: dict[str, list[str]] = {}
     for exchange_id, agent_id in pending:
         by_agent.setdefault(agent_id, []).append(exchange_id)
-    n_done = 0
+    n_done, trajectories = 0, dict[str, str]()
     for agent_id, ids in by_agent.items():
         for start in range(0, len(ids), BATCH):
             folded = _fold_batch(ids[start : start + BATCH], agent_id, wait_s=wait_s)
             n_done += folded.n_done
-            publish_many(folded.trajectories, kind="trajectory")
+            trajectories |= folded.trajectories
             if folded.is_busy:
                 break
+    publish_many(trajectories, kind="trajectory")
     return n_done
 
 

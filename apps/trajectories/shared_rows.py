@@ -137,8 +137,10 @@ class SharedRows:
 
     def _find_next_index(self, trajectory: Trajectory) -> int:
         if trajectory.id not in self._next_indexes:
-            last = Step.objects.filter(trajectory=trajectory).aggregate(last=Max("index"))["last"]
-            self._next_indexes[trajectory.id] = 0 if last is None else last + 1
+            unknown = self._trajectories.keys() - self._next_indexes.keys()
+            rows = Step.objects.filter(trajectory_id__in=unknown).order_by().values("trajectory_id")
+            found = dict(rows.annotate(last=Max("index")).values_list("trajectory_id", "last"))
+            self._next_indexes |= {name: found.get(name, -1) + 1 for name in unknown}
         return self._next_indexes[trajectory.id]
 
     def count_in(

@@ -66,8 +66,13 @@ def join_tokens(parent: bytes, shared: int, tail: bytes) -> bytes:
     return parent[: shared * ID_BYTES] + tail
 
 
-def split_messages(parent: Sequence[str], messages: Sequence[str]) -> tuple[int, bytes]:
-    """Return how many messages are shared from the start, and the rest as a JSON list. Each is given as JSON."""
+def split_messages(parent: Sequence[Any], messages: Sequence[Any]) -> tuple[int, bytes]:
+    """Return how many messages are shared from the start, and the rest as a JSON list."""
+    return split_spelled(list(map(dump_json, parent)), list(map(dump_json, messages)))
+
+
+def split_spelled(parent: Sequence[str], messages: Sequence[str]) -> tuple[int, bytes]:
+    """Do the same for messages that are JSON already."""
     shared = 0
     for one, other in zip(parent, messages, strict=False):
         if one != other:
@@ -87,6 +92,12 @@ def read_opening(step: Step) -> Context:
         return Context()
     messages = tuple(json.loads(bytes(step.opening.messages)))
     return Context(token_ids=bytes(step.opening.token_ids), messages=messages)
+
+
+def read_new_messages(step: Step) -> list[Any]:
+    """Return the messages that the step's parent had not seen: of a root, all of them."""
+    shared = read_opening(step).messages[: step.shared_messages] if step.opening_id else ()
+    return [*shared, *json.loads(bytes(step.tail_messages))]
 
 
 def extend_context(parent: Context, step: Step, *, with_messages: bool = True) -> tuple[Context, bytes, list[Any]]:

@@ -8,11 +8,19 @@ from django.utils import timezone
 
 from apps.accounts.models import Agent, ApiKey, Project
 from apps.core.errors import NotFound
-from apps.trajectories.models import Trajectory
+from apps.trajectories.models import PrefixBreak, Step, Trajectory
 
 SHOWN = 100
 WINDOW = timedelta(hours=24)
 SAMPLE = 1000
+SAMPLE_FOR_BREAKS = 200
+BREAK_HINTS = {
+    PrefixBreak.TRANSIENT: "the client took words out again that were meant for one call",
+    PrefixBreak.TEMPLATE: "the same messages, rendered in another way (thoughts left out, a date)",
+    PrefixBreak.RETOKENISED: "the same answer, in other tokens than were sampled",
+    PrefixBreak.EDIT: "the client changed what was said, or the tools",
+    PrefixBreak.COMPACTION: "the client made the history shorter",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,6 +62,30 @@ def read_agent(agent: Agent) -> AgentRow:
         mean_reward=sums["reward"],
         last_seen_at=newest or (last.last_step_at if last else None),
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class BreakRow:
+    """How many steps of the agent's latest trajectories do not go on where their parent ended, for one cause."""
+
+    cause: PrefixBreak
+    hint: str
+    n_steps: int
+    percent: int
+
+
+def read_breaks(agent: Agent) -> list[BreakRow]:
+    """Return the causes of broken prefixes in the agent's two hundred latest trajectories, the commonest first."""
+    latest = Trajectory.objects.filter(agent=agent).order_by("-pk").values("pk")[:SAMPLE_FOR_BREAKS]
+    rows = Step.objects.filter(trajectory_id__in=latest, parent__isnull=False).order_by().values("prefix_break")
+    counts = dict(rows.annotate(n=Count("pk")).values_list("prefix_break", "n"))
+    n_all = sum(counts.values())
+    found = [
+        BreakRow(cause=cause, hint=hint, n_steps=counts[cause], percent=round(100 * counts[cause] / n_all))
+        for cause, hint in BREAK_HINTS.items()
+        if cause in counts
+    ]
+    return sorted(found, key=lambda row: -row.n_steps)
 
 
 def find_agent(project: Project, slug: str) -> Agent:

@@ -17,7 +17,7 @@ from apps.registry.models import Version
 from apps.registry.token_texts import read_token_texts
 from apps.training.models import BatchTrajectory
 from apps.trajectories.models import Exchange, ExchangeStatus, Step, Trajectory
-from apps.trajectories.trie import load_messages
+from apps.trajectories.trie import load_messages, read_new_messages
 
 PER_PAGE = 50
 TOKENS_SHOWN = 2000
@@ -174,7 +174,7 @@ def read_card(step: Step, *, branch_of: int | None, own_value: float | None, is_
     """Return one step's card; `is_whole`: with its very long texts."""
     return StepCard(
         step=step,
-        new_messages=read_messages(decode_json(step.tail_messages), is_whole=is_whole),
+        new_messages=read_messages(read_new_messages(step), is_whole=is_whole),
         answer=read_message(decode_json(step.answer) or {"role": "assistant"}, is_whole=is_whole),
         badges=list(read_badges(step)),
         branch_of=branch_of,

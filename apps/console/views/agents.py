@@ -43,6 +43,7 @@ def agent(page: Page, agent_slug: str) -> HttpResponse:
         "console/agent.html",
         row=queries.read_agent(found),
         agent=found,
+        breaks=queries.read_breaks(found),
         keys=queries.list_keys(found),
         scopes=Scope.choices,
         base_url=base_url(),

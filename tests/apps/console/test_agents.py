@@ -4,6 +4,7 @@ from django.test import Client
 
 from apps.accounts.models import Agent, ApiKey, AuditEvent, Scope, hash_key
 from apps.trajectories.models import Trajectory
+from tests.factories.trajectories import StepFactory, TrajectoryFactory
 
 
 def test_an_owner_creates_an_agent(owner_browser: Client, agent: Agent) -> None:
@@ -74,3 +75,13 @@ def test_who_may_not_is_told_whom_to_ask(viewer_browser: Client, owner_browser: 
     html = viewer_browser.get("/p/shop/agents").content.decode()
     assert "Ask owner@example.org" in html
     assert "disabled" in viewer_browser.get("/p/shop/agents/clerk").content.decode()
+
+
+def test_the_page_says_why_prefixes_break(owner_browser: Client, agent: Agent) -> None:
+    trajectory = TrajectoryFactory.create(agent=agent)
+    parent = StepFactory.create(trajectory=trajectory, index=0)
+    for index, cause in enumerate(["transient", "transient", "edit", ""], start=1):
+        StepFactory.create(trajectory=trajectory, index=index, parent=parent, prefix_break=cause)
+    page = owner_browser.get(f"/p/shop/agents/{agent.slug}").content.decode()
+    assert "Broken prefixes" in page
+    assert page.index("50 %") < page.index("25 %")

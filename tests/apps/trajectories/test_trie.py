@@ -8,12 +8,10 @@ from django.utils import timezone
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from apps.core.contracts.arrays import pack_ids
-from apps.trajectories.messages import dump_json
+from apps.core.contracts.arrays import pack_ids, unpack_ids
 from apps.trajectories.models import Step, Trajectory
 from apps.trajectories.recorder import fold_pending
 from apps.trajectories.trie import (
-    Context,
     iterate_steps,
     join_messages,
     join_tokens,
@@ -25,6 +23,7 @@ from apps.trajectories.trie import (
 from tests.factories.accounts import ApiKeyFactory
 from tests.factories.trajectories import ExchangeFactory, TrajectoryFactory
 
+LONG = "You help people with their work. " * 40  # long enough to be an opening that conversations share
 CARRIER = "<<<BEGIN_OPENCLAW_INTERNAL_CONTEXT>>>{}<<<END_OPENCLAW_INTERNAL_CONTEXT>>>"
 
 tokens = st.lists(st.integers(0, 3), max_size=40).map(pack_ids)
@@ -46,12 +45,12 @@ def test_tokens_survive_splitting(parent: bytes, prompt: bytes) -> None:
 
 @given(parent=messages, sent=messages)
 def test_messages_survive_splitting(parent: list[Any], sent: list[Any]) -> None:
-    shared, tail = split_messages(list(map(dump_json, parent)), list(map(dump_json, sent)))
+    shared, tail = split_messages(parent, sent)
     assert repr(join_messages(parent, shared, tail)) == repr(sent)
 
 
 def test_values_that_are_equal_but_spelled_differently_are_kept_apart() -> None:
-    shared, tail = split_messages(Context(messages=({"n": 1},)).spelled, Context(messages=({"n": True},)).spelled)
+    shared, tail = split_messages([{"n": 1}], [{"n": True}])
     assert (shared, tail) == (0, b'[{"n":true}]')
 
 
@@ -67,6 +66,8 @@ def moves(draw: st.DrawFn) -> list[dict[str, Any]]:
                     "answer": texts,
                     "passing": st.booleans(),
                     "edit": st.none() | st.tuples(st.integers(0, 5), texts),
+                    "compact": st.none() | texts,  # all that was said becomes this
+                    "system": st.none() | st.none() | st.sampled_from([LONG, LONG + "!"]),
                     "n": st.sampled_from([1, 1, 1, 2]),
                     "noise": st.lists(st.integers(0, 50_000), max_size=5),
                 }
@@ -84,16 +85,21 @@ def tokenise(sent: list[dict[str, Any]]) -> list[int]:
 
 @pytest.mark.django_db
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(script=moves(), is_named=st.booleans())
-def test_a_conversation_comes_back_exactly(script: list[dict[str, Any]], is_named: bool) -> None:
+@given(script=moves(), is_named=st.booleans(), one_by_one=st.booleans())
+def test_conversations_come_back_exactly(script: list[dict[str, Any]], is_named: bool, one_by_one: bool) -> None:
+    """Those that go on, fork, change history, are compacted, end with a passing message or share an opening."""
     key = ApiKeyFactory.create()
     named = TrajectoryFactory.create(agent=key.agent).id if is_named else ""
     sent = play(script, key=key, trajectory_id=named)
-    while fold_pending():
+    while fold_pending(limit=1 if one_by_one else 200):
         pass
     told = {}
     for trajectory in Trajectory.objects.filter(agent=key.agent):
         told.update({(view.row.exchange_id, view.row.choice): view for view in load_steps(trajectory)})
+    for view in told.values():
+        context = load_context(view.row.id)
+        assert unpack_ids(context.token_ids) == [*view.prompt_ids, *view.completion_ids]
+        assert context.messages == (*view.messages, view.answer)
     assert set(told) == set(sent)
     for name, (prompt, completion, messages_in, answer) in sent.items():
         view = told[name]
@@ -111,6 +117,10 @@ def play(script: list[dict[str, Any]], *, key: Any, trajectory_id: str) -> dict[
     moment = timezone.now() - timedelta(hours=1)
     for number, move in enumerate(script):
         history = [dict(message) for message in ends[max(0, len(ends) - 1 - move["from"])]]
+        if move.get("compact") is not None:
+            history = [history[0], {"role": "user", "content": move["compact"]}]
+        if move.get("system"):
+            history = [{"role": "system", "content": move["system"]}]  # a conversation of its own
         if move["edit"] and len(history) > move["edit"][0]:
             history[move["edit"][0]]["content"] = move["edit"][1]
         history.append({"role": "user", "content": move["say"]})
