@@ -14,13 +14,14 @@ from functools import cached_property
 from typing import Any
 
 from annotated_types import Ge, Gt, Le, Lt
+from django.conf import settings
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 from apps.console.run_form_words import BASIC, CHOICES, FIXED, HINTS, LABELS, SELECTED, UNITS
 from apps.training.models import Run
-from apps.training.recipes import RecipeConfig
+from apps.training.recipes import LORA_RANKS, RecipeConfig
 from apps.training.selection import Selection
 
 RECIPE, SELECTION = "recipe", "selection"
@@ -144,6 +145,8 @@ class RunForm:
     def _choices(self, full: str, info: FieldInfo) -> tuple[tuple[str, str], ...]:
         if full == "selection.agent" and self.agents:
             return (("", "all"), *self.agents)
+        if full == "recipe.lora_rank":
+            return tuple((str(rank), str(rank)) for rank in LORA_RANKS if rank <= settings.CLAW.max_lora_rank)
         return CHOICES.get(full) or _choices(info)
 
     def _field(self, part: str, name: str, info: FieldInfo) -> FormField:

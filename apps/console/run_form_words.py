@@ -1,7 +1,5 @@
 """How the form of a run calls its settings, in which unit they are, and which of them stand unfolded."""
 
-from apps.training.recipes import LORA_RANKS
-
 BASIC = (
     "recipe.n_steps",
     "recipe.trajectories_per_step",
@@ -93,7 +91,6 @@ HINTS = {
     "selection.snapshot": "Id of a snapshot: only what it holds, with the rewards it has now.",
 }
 CHOICES = {
-    "recipe.lora_rank": tuple((str(rank), str(rank)) for rank in LORA_RANKS),
     "recipe.estimator": (
         ("ema", "their moving mean"),
         ("batch", "the batch's mean"),

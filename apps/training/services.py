@@ -153,7 +153,7 @@ def cancel_run(*, run: Run, caller: Caller) -> Run:
     if run.state == RunState.QUEUED:
         move_run(run, RunState.CANCELLED)
     elif run.state == RunState.RUNNING:
-        run.state, run.status_line = RunState.CANCELLING, "ends after a checkpoint"
+        run.state, run.status_line = RunState.CANCELLING, "ends after a checkpoint, in a minute at the latest"
         run.save(update_fields=["state", "status_line"])
         record_run_event(run, "run.cancelling", f"{caller.name} asked it to end")
     record_event(team=run.project.team, actor=caller.name, action="run.cancelled", object_id=run.id)

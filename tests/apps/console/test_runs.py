@@ -6,12 +6,14 @@ from datetime import timedelta
 import pytest
 from django.test import Client
 from django.utils import timezone
+from pytest_django.fixtures import Settings
 
 from apps.accounts.models import Agent, Project
 from apps.console.queries.runs import POINTS_SHOWN, read_curves, read_progress
-from apps.registry.models import Policy
+from apps.registry.models import Policy, Version, VersionState
 from apps.training.models import Attempt, AttemptState, Batch, BatchState, BatchTrajectory, Metric, Run, RunState
 from apps.trajectories.models import Trajectory
+from tests.factories.registry import VersionFactory
 
 
 def form(**settings: str) -> dict[str, str]:
@@ -75,6 +77,23 @@ def test_the_form_offers_the_ranks_that_engines_serve(
     offered = html.split('name="recipe.lora_rank"')[1].split("</select>")[0]
     assert f'value="{settings.CLAW.max_lora_rank}"' in offered
     assert 'value="512"' not in offered
+
+
+def test_a_run_says_that_its_version_is_not_live_yet(owner_browser: Client, run: Run) -> None:
+    address = f"/p/shop/runs/{run.id}"
+    version = VersionFactory.create(
+        policy=run.policy,
+        parent=run.start_version,
+        number=1,
+        adapter_path="/a",
+        sha256="ab" * 32,
+        state=VersionState.PUBLISHED,
+        lineage={"run_id": run.id, "step": 1},
+    )
+    html = owner_browser.get(address).content.decode()
+    assert "Version 1</a> is being verified on the engines, and is not live yet; it goes live by itself" in html
+    Version.objects.filter(pk=version.pk).update(state=VersionState.READY)
+    assert "being verified" not in owner_browser.get(address).content.decode()
 
 
 def test_the_form_says_how_open_trajectories_become_ready(trainer_browser: Client, ready: list[Trajectory]) -> None:
