@@ -3,6 +3,7 @@
 from django.contrib import admin
 
 from apps.core.admin import ReadOnlyAdmin
+from apps.trajectories.datasets.models import Dataset, Export, Import, Snapshot
 from apps.trajectories.models import Exchange, Step, Trajectory
 
 
@@ -45,3 +46,33 @@ class StepAdmin(ReadOnlyAdmin):
         "answer",
         "answer_digests",
     )
+
+
+@admin.register(Dataset)
+class DatasetAdmin(ReadOnlyAdmin):
+    list_display = ("id", "project", "name", "n_trajectories", "created_by", "created_at")
+    list_select_related = ("project",)
+    search_fields = ("id", "name")
+
+
+@admin.register(Snapshot)
+class SnapshotAdmin(ReadOnlyAdmin):
+    list_display = ("id", "dataset", "number", "n_trajectories", "mean_reward", "created_by", "created_at")
+    list_select_related = ("dataset",)
+    search_fields = ("id",)
+
+
+@admin.register(Export)
+class ExportAdmin(ReadOnlyAdmin):
+    list_display = ("id", "project", "shape", "file_format", "state", "n_done", "n_total", "created_by", "created_at")
+    list_filter = ("state", "shape")
+    list_select_related = ("project",)
+    search_fields = ("id",)
+
+
+@admin.register(Import)
+class ImportAdmin(ReadOnlyAdmin):
+    list_display = ("id", "project", "file_name", "state", "n_imported", "n_refused", "created_by", "created_at")
+    list_filter = ("state",)
+    list_select_related = ("project",)
+    search_fields = ("id", "file_name")

@@ -64,7 +64,7 @@ def _render_exports(page: Page, *, error: str = "", status: int = 200) -> HttpRe
         rows=[(export, queries.seconds_left(export)) for export in found.items],
         tones=queries.TONES,
         form_error=error,
-        given=page.request.POST,
+        query=page.request.POST.get("query", page.request.GET.get("q", "")),
         datasets=queries.list_choices(page.project),
         curl=curl("POST", "/api/v1/exports", {"query": "reward>0", "shape": "tokens", "format": "parquet"}),
         status=status,

@@ -16,7 +16,7 @@ from apps.core.ids import is_id
 from apps.core.jobs import queue_task
 from apps.core.live import publish_news
 from apps.core.paging import Page, page_newest_first
-from apps.trajectories.datasets.jobs import cancel_job, resend_jobs
+from apps.trajectories.datasets.jobs import cancel_job, resend_jobs, sweep_folders
 from apps.trajectories.datasets.models import Dataset, Export, FileFormat, JobState, Shape, Snapshot
 from apps.trajectories.datasets.row_files import dump_line
 from apps.trajectories.datasets.rows import render_rows
@@ -137,7 +137,8 @@ def file_path(export: Export) -> Path:
 
 
 def expire_exports() -> int:
-    """Remove files whose time is over; returns how many."""
+    """Remove files whose time is over, and what killed workers left; returns how many files went."""
+    sweep_folders(Export.objects.all(), kind=KIND, kept=JobState.DONE)
     due = Export.objects.filter(state=JobState.DONE, expires_at__lt=timezone.now())
     n = 0
     for export in due.only("id", "project_id")[:100]:

@@ -21,7 +21,7 @@ MAX_BYTES = 2 * 1024**3
 MAX_LINE_BYTES = 256 * 1024**2
 _PARQUET_MAGIC = b"PAR1"
 _GZIP_MAGIC = b"\x1f\x8b"
-_BATCH_ROWS = 64
+_BATCH_ROWS = 16  # prompts may be long
 
 
 def save_upload(chunks: Iterable[bytes], path: Path) -> int:

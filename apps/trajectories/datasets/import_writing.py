@@ -6,7 +6,7 @@ All of it is written or none. Knows no file, no format and no rewards.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from itertools import takewhile
 
 from django.utils import timezone
 
@@ -21,7 +21,7 @@ from apps.trajectories.datasets.models import Import
 from apps.trajectories.models import Channel, Step, Trajectory, TrajectoryState
 from apps.trajectories.search.words import keep_words
 from apps.trajectories.token_index import TokenIndex
-from apps.trajectories.trie import split_messages, split_tokens, store_tools
+from apps.trajectories.trie import split_tokens, store_tools
 
 _LOOK_BACK = 50  # steps that a branch's messages are compared with
 FOREIGN_VERSION = "imported_version"
@@ -95,6 +95,12 @@ def _make_title(incoming: Incoming) -> str:
     return chat.make_title(first.messages) if first.messages else ""
 
 
+def _count_shared(said: Sequence[str], messages: Sequence[str]) -> int:
+    """Return how many messages (JSON) both begin with."""
+    pairs = zip(said, messages, strict=False)
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
+
+
 class _Writer:
     """Makes the steps of one trajectory, each where it goes on from another."""
 
@@ -103,7 +109,7 @@ class _Writer:
         self._versions = versions
         self._at = at
         self._index = TokenIndex()
-        self._made: list[tuple[Step, list[Any]]] = []  # with its messages and answer
+        self._made: list[tuple[Step, list[str]]] = []  # with its messages and answer, as JSON
 
     def make_step(self, incoming: IncomingStep) -> Step:
         version = self._versions.get(incoming.version)
@@ -149,18 +155,20 @@ class _Writer:
         if not incoming.messages:
             step.tail_messages = b"[]"
             return
-        parent, said = self._find_said(incoming)
+        messages = [chat.dump_json(message) for message in incoming.messages]
+        parent, said = self._find_said(messages, follows=incoming.follows)
         step.parent_id = parent.pk if parent else None
-        step.shared_messages, step.tail_messages = split_messages(said, incoming.messages)
-        self._made.append((step, [*incoming.messages, incoming.answer]))
+        step.shared_messages = _count_shared(said, messages)
+        step.tail_messages = f"[{','.join(messages[step.shared_messages :])}]".encode()
+        self._made.append((step, [*messages, chat.dump_json(incoming.answer)]))
         self._keep_tools(step, incoming)
 
-    def _find_said(self, incoming: IncomingStep) -> tuple[Step | None, list[Any]]:
-        """Return the step that these messages go on from, and what had been said with it."""
-        if incoming.follows is not None and incoming.follows < len(self._made):
-            return self._made[incoming.follows]
+    def _find_said(self, messages: list[str], *, follows: int | None) -> tuple[Step | None, list[str]]:
+        """Return the step that these messages (JSON) go on from, and what had been said with it."""
+        if follows is not None and follows < len(self._made):
+            return self._made[follows]
         near = self._made[-_LOOK_BACK:]
-        shares = [(split_messages(said, incoming.messages)[0], place) for place, (_, said) in enumerate(near)]
+        shares = [(_count_shared(said, messages), place) for place, (_, said) in enumerate(near)]
         shared, place = max(shares, default=(0, 0))
         return near[place] if shared else (None, [])
 

@@ -15,7 +15,7 @@ from apps.core.jobs import queue_task
 from apps.core.live import publish_news
 from apps.core.paging import Page, page_newest_first
 from apps.trajectories.datasets.import_file import save_upload
-from apps.trajectories.datasets.jobs import cancel_job, resend_jobs
+from apps.trajectories.datasets.jobs import cancel_job, resend_jobs, sweep_folders
 from apps.trajectories.datasets.models import Dataset, Import, ImportProblem, RowFormat, new_import_id
 from apps.trajectories.datasets.storage import check_room, job_folder, remove_folder
 from apps.trajectories.messages import clean_text
@@ -141,5 +141,6 @@ def cancel_import(*, source: Import, caller: Caller) -> Import:
 
 
 def resend_imports() -> int:
-    """Queue again what lost its message or its worker."""
+    """Queue again what lost its message or its worker, and remove what a killed one left of an ended import."""
+    sweep_folders(Import.objects.all(), kind=KIND)
     return resend_jobs(Import.objects.all(), RUN_IMPORT)

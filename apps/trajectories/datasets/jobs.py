@@ -14,6 +14,7 @@ from django.utils import timezone
 from apps.core.jobs import queue_task
 from apps.core.live import publish_news
 from apps.trajectories.datasets.models import Export, Import, JobState
+from apps.trajectories.datasets.storage import list_folders, remove_folder
 
 SILENT_S = 60.0
 BEAT_S = 5.0
@@ -79,6 +80,19 @@ def resend_jobs(rows: QuerySet[J], task: str, *, now: datetime | None = None) ->
         queue_task(task, job_id)
         n += 1
     return n
+
+
+def sweep_folders(rows: QuerySet[J], *, kind: str, kept: JobState | None = None) -> int:
+    """Remove what ended jobs left when their worker was killed at the last moment; `kept` is the state that has files.
+
+    A folder without a row is a job that is just being made.
+    """
+    ids = list_folders(kind)
+    ended = rows.filter(pk__in=ids).exclude(state__in=[JobState.QUEUED, JobState.RUNNING, *([kept] if kept else [])])
+    left = list(ended.values_list("id", flat=True))
+    for job_id in left:
+        remove_folder(job_id, kind=kind)
+    return len(left)
 
 
 def _kind_of(job: Export | Import) -> str:

@@ -17,6 +17,7 @@ from apps.trajectories.datasets.models import FileFormat, Shape
 Row = dict[str, Any]
 JSON_COLUMNS = frozenset({"messages", "tools", "turns", "answer", "metadata", "trajectory_metadata"})
 _BATCH_ROWS = 256
+_BATCH_WEIGHT = 2_000_000  # ids and characters: a prompt may be long
 _COPY_BYTES = 1 << 20
 
 _HEAD = [
@@ -82,14 +83,17 @@ def write_rows(path: Path, rows: Iterable[Row], *, shape: str, file_format: str)
 
 def _write_parquet(path: Path, rows: Iterable[Row], *, schema: pa.Schema) -> None:
     with pq.ParquetWriter(path, schema, compression="zstd") as writer:
-        for batch in _batches(rows):
-            writer.write_batch(to_batch(batch, schema=schema))
+        for batch in _batches(_to_cells(row, schema) for row in rows):
+            writer.write_batch(pa.RecordBatch.from_pylist(batch, schema=schema))
 
 
 def to_batch(rows: Sequence[Row], *, schema: pa.Schema) -> pa.RecordBatch:
     """Return rows as Arrow."""
-    columns = {name: [_to_cell(name, row[name]) for row in rows] for name in schema.names}
-    return pa.RecordBatch.from_pydict(columns, schema=schema)
+    return pa.RecordBatch.from_pylist([_to_cells(row, schema) for row in rows], schema=schema)
+
+
+def _to_cells(row: Row, schema: pa.Schema) -> Row:
+    return {name: _to_cell(name, row[name]) for name in schema.names}
 
 
 def _to_cell(name: str, value: Any) -> Any:
@@ -98,11 +102,13 @@ def _to_cell(name: str, value: Any) -> Any:
 
 def _batches(rows: Iterable[Row]) -> Iterator[list[Row]]:
     batch: list[Row] = []
+    weight = 0
     for row in rows:
         batch.append(row)
-        if len(batch) == _BATCH_ROWS:
+        weight += sum(len(cell) for cell in row.values() if isinstance(cell, (str, list)))
+        if len(batch) == _BATCH_ROWS or weight > _BATCH_WEIGHT:
             yield batch
-            batch = []
+            batch, weight = [], 0
     if batch:
         yield batch
 
@@ -113,12 +119,13 @@ def join_files(parts: Iterable[Path], target: Path, *, shape: str, file_format: 
     if file_format == FileFormat.PARQUET:
         with pq.ParquetWriter(draft, SCHEMAS[shape], compression="zstd") as writer:
             for part in parts:
-                for batch in pq.ParquetFile(part).iter_batches(batch_size=_BATCH_ROWS):
-                    writer.write_batch(batch)
+                file = pq.ParquetFile(part)
+                for group in range(file.num_row_groups):
+                    writer.write_table(file.read_row_group(group))
     else:
-        with draft.open("wb") as file:
+        with draft.open("wb") as out:
             for part in parts:
-                _append(part, file)
+                _append(part, out)
     draft.replace(target)
 
 

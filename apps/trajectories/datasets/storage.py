@@ -30,6 +30,12 @@ def remove_folder(job_id: str, *, kind: str) -> None:
     shutil.rmtree(Path(settings.CLAW.data_dir) / kind / job_id, ignore_errors=True)
 
 
+def list_folders(kind: str) -> list[str]:
+    """Return the ids of the jobs that have a folder."""
+    parent = Path(settings.CLAW.data_dir) / kind
+    return sorted(folder.name for folder in parent.iterdir()) if parent.is_dir() else []
+
+
 def check_room(n_bytes: int, *, what: str) -> None:
     """Raise DiskFull when the disk has not `n_bytes` and the reserve."""
     free = shutil.disk_usage(settings.CLAW.data_dir).free

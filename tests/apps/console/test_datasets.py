@@ -217,6 +217,9 @@ class TestExports:
         link = trainer_browser.get(f"{EXPORTS}/{export.id}/file")["Location"]
         assert link.startswith(f"/api/v1/exports/{export.id}/file?token=")
 
+    def test_a_search_comes_with_the_address(self, trainer_browser: Client, project: Project) -> None:
+        assert 'value="reward&gt;0"' in trainer_browser.get(f"{EXPORTS}?q=reward%3E0").content.decode()
+
     def test_a_reviewer_follows_and_fetches_nothing(self, reviewer_browser: Client, export: Export) -> None:
         export_job.run_export(export.id)
         assert "Download" not in reviewer_browser.get(EXPORTS).content.decode()

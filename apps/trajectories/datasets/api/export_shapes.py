@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from django.conf import settings
 from django.urls import reverse
 from rest_framework import serializers
 
@@ -49,7 +50,9 @@ class ExportSerializer(serializers.ModelSerializer[Export]):
 
     def get_download_url(self, export: Export) -> str | None:
         link = sign_link(export) if self.context.get("with_link", True) else None
-        return f"{reverse('api-export-file', args=[export.pk])}?token={link[0]}" if link else None
+        if link is None:
+            return None
+        return f"{settings.CLAW.public_base_url}{reverse('api-export-file', args=[export.pk])}?token={link[0]}"
 
 
 class ExportPageSerializer(serializers.Serializer[Any]):

@@ -245,6 +245,16 @@ class TestJob:
         with pytest.raises(Conflict, match="cancelled"):
             exporting.cancel_export(export=export, caller=caller)
 
+    def test_what_a_killed_worker_left_of_an_ended_one_goes(
+        self, start: Callable[..., Export], trajectory: Trajectory
+    ) -> None:
+        whole, failed = start(), start()
+        path = run(whole)
+        Export.objects.filter(pk=failed.pk).update(state=JobState.FAILED)
+        left = storage.job_folder(failed.id, kind="exports")
+        exporting.expire_exports()
+        assert (path.exists(), left.exists()) == (True, False)
+
     def test_a_lost_message_is_sent_again(self, start: Callable[..., Export], trajectory: Trajectory) -> None:
         start()
         assert exporting.resend_exports() == 0

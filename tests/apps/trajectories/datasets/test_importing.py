@@ -320,6 +320,13 @@ class TestJob:
         import_rows(CHAT)
         assert not list((data_dir / "imports").iterdir())
 
+    def test_what_a_killed_worker_left_of_an_ended_one_goes(self, import_rows: ImportRows, data_dir: Path) -> None:
+        source = import_rows(CHAT)
+        for name in (source.id, "impt_being_made"):
+            storage.job_folder(name, kind="imports")
+        importing.resend_imports()
+        assert [folder.name for folder in (data_dir / "imports").iterdir()] == ["impt_being_made"]
+
     def test_it_is_cancelled(self, agent: Agent, caller: Caller) -> None:
         content = as_lines([CHAT])
         start = partial(importing.start_import, agent=agent, caller=caller, settings=ImportSettings())

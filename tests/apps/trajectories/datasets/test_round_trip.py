@@ -1,6 +1,7 @@
 """import(export(x)) = x, in both shapes and both files, over conversations of any form."""
 
 import json
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from apps.trajectories.datasets.models import FileFormat, ImportedTrajectory, Sh
 from apps.trajectories.datasets.row_files import write_rows
 from apps.trajectories.datasets.rows import render_rows
 from apps.trajectories.models import Step, Trajectory
-from apps.trajectories.trie import split_messages, split_tokens
+from apps.trajectories.trie import split_tokens
 from tests.apps.trajectories.datasets.importer import import_file
 from tests.factories.trajectories import StepFactory, TrajectoryFactory
 
@@ -58,7 +59,9 @@ def build(agent: Agent, told: dict[str, Any]) -> Trajectory:
         prompt = ids[: max(0, len(ids) - said["cut"])] + said["new_ids"]
         prompt_messages = messages[: max(0, len(messages) - said["cut"])] + said["new_messages"]
         shared, tail = split_tokens(pack_ids(ids), pack_ids(prompt))
-        shared_messages, tail_messages = split_messages(messages, prompt_messages)
+        pairs = zip(messages, prompt_messages, strict=False)
+        shared_messages = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
+        tail_messages = json.dumps(prompt_messages[shared_messages:]).encode()
         logprobs = [-0.1] * len(said["completion"]) if said["logprobs"] else []
         answer = {"role": "assistant", "content": said["answer"]}
         step = StepFactory.create(
