@@ -8,6 +8,8 @@ from django.conf import settings
 
 SHELL_VARIABLE = "$CLAW_KEY"
 FIRST_WORDS = "Say hello in five words."
+OPENCLAW_CONTEXT = 32768  # said where no engine tells what it has
+OPENCLAW_NEEDS = 13_000  # tokens of its first request, tools and workspace files included
 FIRST_TOKENS = 32  # a small model that is not told when to stop talks on until its context is full
 
 
@@ -48,17 +50,28 @@ def openai_python(*, secret: str, model: str) -> str:
     )
 
 
-def openclaw_config(*, secret: str, model: str) -> str:
+def openclaw_warning(context: int | None) -> str:
+    """Return what is wrong with OpenClaw on engines that have `context` tokens, "" when nothing is."""
+    if context is None or context >= OPENCLAW_NEEDS:
+        return ""
+    return (
+        f"The engines have a context of {context:,} tokens, and OpenClaw's first request alone is about "
+        f"{OPENCLAW_NEEDS:,}: it will be refused. Serve a model with more (CLAW_MODEL, ENGINE_URLS)."
+    )
+
+
+def openclaw_config(*, secret: str, model: str, context: int | None) -> str:
     """Return what goes into OpenClaw's configuration; the two `compat` flags put its session id on the wire."""
+    context = context or OPENCLAW_CONTEXT
     entry = {
         "id": model,
         "name": model,
-        "contextWindow": 32768,
-        "maxTokens": 4096,
+        "contextWindow": context,
+        "maxTokens": min(4096, context // 4),
         "compat": {"sendSessionAffinityHeaders": True, "supportsPromptCacheKey": True},
     }
     config = {
         "models": {"providers": {"claw": {"baseUrl": f"{base_url()}/v1", "apiKey": secret, "models": [entry]}}},
         "agents": {"defaults": {"model": f"claw/{model}"}},
     }
-    return json.dumps(config, indent=2)
+    return json.dumps(config, indent=2, ensure_ascii=False)

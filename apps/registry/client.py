@@ -6,7 +6,7 @@ gateway streams model calls itself.)
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
@@ -20,6 +20,7 @@ QUICK_S = 5.0  # lists, unloads
 LOAD_S = 60.0
 ANSWER_S = 180.0  # the first call with a new adapter compiles on some devices
 CANARY_TOKENS = 8
+_LONGEST = 2**31  # no context has so many tokens
 TOP_LOGPROBS = 20  # what vLLM allows unless told otherwise
 
 
@@ -57,6 +58,15 @@ class ServedModel:
 
     name: str
     parent: str
+    max_model_len: int | None = None  # tokens of request and answer together; engines other than vLLM do not tell
+
+
+def _read_model(item: Mapping[str, Any]) -> ServedModel:
+    length = item.get("max_model_len")
+    is_told = isinstance(length, int) and 0 < length < _LONGEST
+    return ServedModel(
+        name=str(item["id"]), parent=item.get("parent") or "", max_model_len=length if is_told else None
+    )
 
 
 class EngineClient:
@@ -83,7 +93,7 @@ class EngineClient:
         """Return what the engine serves now, base weights first."""
         answer = self._call_json("GET", "/v1/models", read_s=QUICK_S)
         try:
-            return [ServedModel(name=str(item["id"]), parent=item.get("parent") or "") for item in answer["data"]]
+            return [_read_model(item) for item in answer["data"]]
         except (KeyError, TypeError, AttributeError) as error:
             raise EngineNonsense(f"{self.base_url} lists its models in an unknown shape") from error
 

@@ -146,6 +146,7 @@ class Engine(models.Model):
     sealed_credential = models.TextField(blank=True, editable=False)  # see credentials.py
     credential_last_four = models.CharField(max_length=4, blank=True, editable=False)
     base_model = models.CharField(max_length=200, blank=True)  # learned from the engine
+    max_model_len = models.PositiveIntegerField(null=True, blank=True, editable=False)  # learned from it too, in tokens
     state = models.CharField(max_length=10, choices=EngineState.choices, default=EngineState.UNKNOWN)
     is_enabled = models.BooleanField(default=True)
     max_in_flight = models.PositiveIntegerField(

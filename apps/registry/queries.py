@@ -3,12 +3,14 @@
 import re
 from collections.abc import Collection
 
+from django.db.models import Min
+
 from apps.accounts.access import Caller
 from apps.accounts.models import Project
 from apps.core.errors import NotFound
 from apps.core.ids import is_id
 from apps.core.paging import Page, page_newest_first
-from apps.registry.models import Deployment, DeploymentState, Engine, Policy, Teacher, Version
+from apps.registry.models import Deployment, DeploymentState, Engine, EngineState, Policy, Teacher, Version
 
 
 def find_policy(project: Project) -> Policy:
@@ -17,6 +19,14 @@ def find_policy(project: Project) -> Policy:
     if policy is None:
         raise NotFound("this project has no policy yet")
     return policy
+
+
+def find_context_length(base_model: str = "") -> int | None:
+    """Return the tokens that every engine up (of that base model) has for request and answer; None where none tells."""
+    up = Engine.objects.replicas().filter(is_enabled=True, state=EngineState.UP)
+    rows = up.filter(base_model=base_model) if base_model else up
+    shortest: int | None = rows.aggregate(shortest=Min("max_model_len"))["shortest"]
+    return shortest
 
 
 def find_version(version_id: str, *, caller: Caller) -> Version:

@@ -82,9 +82,12 @@ def _learn_provider(engine: Engine) -> bool:
 
 
 def _learn_models(engine: Engine, models: list[ServedModel]) -> bool:
-    """Take over the base model's name, and that adapters are gone which a restart has swept away."""
+    """Take over the base model's name and length, and that adapters are gone which a restart has swept away."""
     names = {model.name for model in models}
-    base_model = next((model.name for model in models if not model.parent), "")
+    base = next((model for model in models if not model.parent), None)
+    base_model, length = (base.name, base.max_model_len) if base else ("", None)
+    if length != engine.max_model_len:
+        Engine.objects.filter(pk=engine.pk).update(max_model_len=length)
     has_news = base_model != engine.base_model
     if has_news:
         engine.base_model = base_model

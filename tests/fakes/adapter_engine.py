@@ -31,7 +31,7 @@ class FakeEngine:
     lies: dict[str, Any] = field(default_factory=dict)  # path → body to answer with
 
     def models(self) -> dict[str, Any]:
-        base = {"id": self.base_model, "object": "model", "parent": None}
+        base = {"id": self.base_model, "object": "model", "parent": None, "max_model_len": 2048}
         loras = [{"id": name, "object": "model", "parent": self.base_model} for name in self.adapters]
         return {"object": "list", "data": [base, *loras]}
 

@@ -3,6 +3,7 @@
 import json
 from dataclasses import dataclass
 
+OPENCLAW_NEEDS = 13_000  # tokens of its first request
 FIRST_CALL = {"model": "default", "max_tokens": 32, "messages": [{"role": "user", "content": "Say hello."}]}
 
 
@@ -18,6 +19,7 @@ class Welcome:
     credentials_file: str
     has_engine: bool
     can_be_interrupted: bool  # a person sits at the terminal that this runs in
+    context_tokens: int | None = None  # what the engines have for request and answer
 
 
 def render_banner(welcome: Welcome) -> str:
@@ -55,12 +57,19 @@ def _curl(welcome: Welcome) -> str:
 
 
 def _openclaw(welcome: Welcome) -> str:
+    context = welcome.context_tokens or 32768
+    warning = [
+        f"  OpenClaw's first request alone is about {OPENCLAW_NEEDS:,} tokens; this engine has {context:,}. Serve it a",
+        "  model with the context for it first: CLAW_MODEL, ENGINE_URLS.",
+    ]
     return "\n".join(
         [
+            *(warning if context < OPENCLAW_NEEDS else []),
             "  Point OpenClaw at it (~/.openclaw/openclaw.json; the compat flags put its session id on the wire):",
             "    { models: { providers: { claw: {",
             f'        baseUrl: "{welcome.base_url}/v1", apiKey: "{welcome.api_key or "claw-…"}",',
-            '        models: [ { id: "default", name: "Claw", contextWindow: 32768,',
+            f'        models: [ {{ id: "default", name: "Claw", contextWindow: {context},',
+            f"          maxTokens: {min(4096, context // 4)},",
             "          compat: { sendSessionAffinityHeaders: true, supportsPromptCacheKey: true } } ] } } },",
             '      agents: { defaults: { model: "claw/default" } } }',
         ]

@@ -6,6 +6,7 @@ from datetime import datetime
 from apps.accounts.models import ApiKey, Project, User
 from apps.console.queries.counting import Count, count_up_to
 from apps.registry.models import Alias, AliasName, Engine, EngineState, Policy, Version, VersionState
+from apps.registry.queries import find_context_length
 from apps.training.models import ACTIVE_STATES, BatchState, BatchTrajectory, Run
 from apps.trajectories.models import Step, Trajectory
 
@@ -71,6 +72,12 @@ def model_name(project: Project) -> str:
     """Return the model name for snippets."""
     policy = find_policy(project)
     return policy.slug if policy else "default"
+
+
+def context_length(project: Project) -> int | None:
+    """Return how many tokens the project's engines have for request and answer, None where none has told yet."""
+    policy = find_policy(project)
+    return find_context_length(policy.base_model if policy else "")
 
 
 def live_alias(project: Project) -> Alias | None:

@@ -8,8 +8,8 @@ from apps.accounts.services import create_agent, create_key, disable_key
 from apps.console.forms import AgentForm, KeyForm
 from apps.console.page import Page, project_page
 from apps.console.queries import agents as queries
-from apps.console.queries.home import model_name
-from apps.console.snippets import base_url, curl_chat, openai_python, openclaw_config
+from apps.console.queries.home import context_length, model_name
+from apps.console.snippets import base_url, curl_chat, openai_python, openclaw_config, openclaw_warning
 from apps.core.errors import ServiceError
 
 
@@ -74,7 +74,7 @@ def new_key(page: Page, agent_slug: str) -> HttpResponse:
         created_by=page.user,
         is_one_session=form.cleaned_data["is_one_session"],
     )
-    model = model_name(page.project)
+    model, context = model_name(page.project), context_length(page.project)
     response = page.render(
         "console/new_key.html",
         agent=found,
@@ -82,7 +82,8 @@ def new_key(page: Page, agent_slug: str) -> HttpResponse:
         secret=secret,
         curl=curl_chat(secret=secret, model=model),
         python=openai_python(secret=secret, model=model),
-        openclaw=openclaw_config(secret=secret, model=model),
+        openclaw=openclaw_config(secret=secret, model=model, context=context),
+        openclaw_warning=openclaw_warning(context),
         base_url=base_url(),
     )
     response["Cache-Control"] = "no-store"

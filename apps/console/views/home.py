@@ -11,7 +11,7 @@ from apps.console.page import Page, project_page
 from apps.console.queries import home as queries
 from apps.console.queries.links import find_address
 from apps.console.replies import refuse
-from apps.console.snippets import base_url, curl_chat, openai_python, openclaw_config
+from apps.console.snippets import base_url, curl_chat, openai_python, openclaw_config, openclaw_warning
 from apps.core.errors import ServiceError
 
 PLACEHOLDER = "claw-…"
@@ -29,7 +29,7 @@ def projects(request: HttpRequest) -> HttpResponse:
 @project_page()
 def home(page: Page) -> HttpResponse:
     """The loop as five counts, what runs, and what to do first."""
-    model = queries.model_name(page.project)
+    model, context = queries.model_name(page.project), queries.context_length(page.project)
     return page.render(
         "console/home.html",
         loop=queries.read_loop(page.project),
@@ -40,7 +40,8 @@ def home(page: Page) -> HttpResponse:
         base_url=base_url(),
         curl=curl_chat(secret=PLACEHOLDER, model=model),
         python=openai_python(secret=PLACEHOLDER, model=model),
-        openclaw=openclaw_config(secret=PLACEHOLDER, model=model),
+        openclaw=openclaw_config(secret=PLACEHOLDER, model=model, context=context),
+        openclaw_warning=openclaw_warning(context),
     )
 
 

@@ -11,6 +11,7 @@ from django.core.management import call_command
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from apps.core.errors import ServiceError
+from apps.registry.queries import find_context_length
 from apps.registry.services import forget_engine_health
 from clawplatform.databases import EMBEDDED_DATABASE
 from clawplatform.env import ROOT, Env, find_slips, read_env
@@ -137,6 +138,7 @@ def _welcome(env: Env, seeded: Seeded, *, has_engine: bool) -> Welcome:
         credentials_file=str(credentials_path(env)),
         has_engine=has_engine,
         can_be_interrupted=sys.stdin is not None and sys.stdin.isatty(),
+        context_tokens=find_context_length(),
     )
 
 

@@ -11,6 +11,7 @@ from apps.registry import client as client_module
 from apps.registry.models import AliasName, Deployment, DeploymentState, Engine, EngineState, Policy, Version
 from apps.registry.reconcile import reconcile_engines
 from apps.registry.refresh import refresh_version
+from apps.registry.queries import find_context_length
 from apps.registry.services import register_engine, switch_alias
 from tests.apps.registry.conftest import Publish
 from tests.fakes.adapter_engine import FakeEngine, serve_engine
@@ -42,6 +43,8 @@ def test_it_learns_health_and_base_model(fake_engine: FakeEngine, db: None, noti
     reconcile_engines()
     engine = reread(engine)
     assert (engine.state, engine.base_model, engine.last_error) == (EngineState.UP, "tiny", "")
+    assert engine.max_model_len == find_context_length() == find_context_length("tiny") == 2048
+    assert find_context_length("big") is None
     assert engine.last_seen_at is not None
     assert notices == ["routes-changed"]
     reconcile_engines()

@@ -24,6 +24,15 @@ def test_the_first_start_shows_the_secrets() -> None:
     assert "sendSessionAffinityHeaders: true, supportsPromptCacheKey: true" in text
 
 
+def test_openclaw_is_told_the_context_that_the_engine_has() -> None:
+    small = render_banner(replace(FIRST, context_tokens=2048))
+    assert "contextWindow: 2048,\n          maxTokens: 512,\n" in small
+    assert "this engine has 2,048" in small
+    large = render_banner(replace(FIRST, context_tokens=65536))
+    assert "contextWindow: 65536,\n          maxTokens: 4096,\n" in large
+    assert "this engine has" not in large
+
+
 def test_the_first_call_ends_soon() -> None:
     assert '"max_tokens": 32' in render_banner(FIRST)
 
