@@ -6,6 +6,7 @@ from rest_framework import serializers
 
 from apps.core.paging import MAX_LIMIT
 from apps.core.serializers import StrictSerializer
+from apps.training.api.config_fields import RecipeField, SelectionField
 from apps.training.models import Batch, Metric, Run, RunEvent
 
 BIGGEST = 2**31 - 1  # what the columns hold
@@ -18,6 +19,8 @@ class RunSerializer(serializers.ModelSerializer[Run]):
     policy = serializers.CharField(source="policy.slug", read_only=True)
     start_version = serializers.CharField(source="start_version_id", read_only=True)
     status_line = serializers.CharField(source="describe_now", read_only=True)
+    recipe = RecipeField(read_only=True)
+    selection = SelectionField(read_only=True)
 
     class Meta:
         model = Run
@@ -45,8 +48,8 @@ class LaunchBodySerializer(StrictSerializer):
     """What to train with which settings. An unknown setting is refused."""
 
     name = serializers.CharField(max_length=100, required=False, allow_blank=True, default="")
-    recipe = serializers.DictField(required=False, default=dict, help_text="what is left out gets its default")
-    selection = serializers.DictField(required=False, default=dict, help_text="filters; {} is the channel train")
+    recipe = RecipeField(required=False, default=dict, help_text="what is left out gets its default")
+    selection = SelectionField(required=False, default=dict, help_text="filters; {} is the channel train")
     idempotency_key = serializers.CharField(max_length=100, required=False, allow_blank=True, default="")
 
 
