@@ -22,6 +22,7 @@ demo:  ## set up, close the loop once on the real model, print what improved (KE
 	@exec $(WEB) -m examples.demo $(if $(KEEP),--keep) $(ARGS)
 
 stop:  ## stop the platform that runs in this folder (what KEEP=1 left, or another terminal's)
+	@test -x $(WEB) || { echo "nothing is set up here, so nothing runs: run \`make setup\` first"; exit 1; }
 	@$(WEB) manage.py down
 
 test:  ## set up, run the tests in two processes (ARGS="tests/apps/gateway -x" passes arguments on; "-n 0": in one)

@@ -19,7 +19,8 @@ from django.db.migrations.executor import MigrationExecutor
 from apps.registry.models import Engine
 from clawplatform.databases import read_redis_url
 from clawplatform.env import ROOT, Env, find_slips
-from worker.host import health
+from worker.host import health, ports
+from worker.host.errors import HostError
 from worker.host.lock import find_holder
 
 Level = Literal["ok", "note", "fault"]
@@ -51,6 +52,7 @@ def examine(env: Env) -> Iterator[Finding]:
         yield _good("platform", f"runs in {env.data_dir}")
     else:
         yield _bad("platform", "is not running: `make run` starts it", level="note")
+        yield from _ports(env)
     if is_up or env.database_url:
         yield from _services(env, level="fault" if is_up else "note")
 
@@ -142,6 +144,19 @@ def _ml_environment(env: Env) -> Iterator[Finding]:
         yield _good("model", str(env.model_dir))
     else:
         yield _bad("model", f"there is none in {env.model_dir}: run `make setup`, or set CLAW_MODEL")
+
+
+def _ports(env: Env) -> Iterator[Finding]:
+    wanted = [(env.host, env.port, "web process", "CLAW_PORT")]
+    if not env.engine_urls:
+        wanted.append(("127.0.0.1", env.engine_port, "engine", "CLAW_ENGINE_PORT"))
+    for host, port, wanted_for, setting in wanted:
+        try:
+            ports.check_free(host, port, wanted_for=wanted_for, setting=setting)
+        except HostError as error:
+            yield _bad("port", str(error))
+        else:
+            yield _good("port", f"{port} is free for the {wanted_for}")
 
 
 def _services(env: Env, *, level: Level) -> Iterator[Finding]:

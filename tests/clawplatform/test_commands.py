@@ -1,6 +1,8 @@
 """The commands that people type, as far as they need no platform."""
 
 import socket
+import subprocess
+import sys
 from contextlib import closing
 from pathlib import Path
 
@@ -9,7 +11,7 @@ from django.core.management import CommandError, call_command
 
 from clawplatform import doctor
 from clawplatform.doctor import examine
-from clawplatform.env import Env, read_env
+from clawplatform.env import ROOT, Env, read_env
 from worker.host import lock
 
 pytestmark = pytest.mark.django_db
@@ -45,6 +47,25 @@ def test_up_tells_of_a_misspelt_variable(capsys: pytest.CaptureFixture[str], mon
     with lock.hold(read_env().data_dir), pytest.raises(CommandError):
         call_command("up", "--no-engine")
     assert "nothing reads CLAW_PROT: do you mean CLAW_PORT?" in capsys.readouterr().out
+
+
+def test_doctor_says_who_has_the_port(env: Env) -> None:
+    with closing(socket.socket()) as taken:
+        taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        taken.bind((env.host, env.port))
+        taken.listen()
+        (finding,) = [finding for finding in examine(env) if finding.about == "port" and finding.level == "fault"]
+    assert f"port {env.port} on {env.host}, wanted for the web process, is not free" in finding.words
+    assert "choose another port with CLAW_PORT" in finding.words
+
+
+def test_manage_without_the_packages_says_what_to_run_first() -> None:
+    bare = subprocess.run(
+        [sys.executable, "-S", "-E", str(ROOT / "manage.py"), "doctor"], capture_output=True, text=True, check=False
+    )
+    assert bare.returncode == 1
+    assert "run `make setup` first" in bare.stderr
+    assert "Traceback" not in bare.stderr
 
 
 def test_doctor_notes_a_misspelt_variable_and_lets_other_programs_names_be(
