@@ -50,6 +50,7 @@ class StepCard:
     badges: list[Badge]
     branch_of: int | None
     own_value: float | None
+    usage: str = ""  # what the engine counted, of a step whose own tokens are not known
 
     @property
     def n_left_out(self) -> int:
@@ -162,15 +163,37 @@ def read_cards(steps: Sequence[Step], *, own: dict[str, float]) -> list[StepCard
     """Return cards for neighbouring steps of one trajectory."""
     cards = []
     previous_main: str | None = steps[0].parent_id if steps else None
+    usages = _read_usages(steps)
     for step in steps:
         parent = step.parent if step.parent_id and step.parent_id != previous_main else None
-        cards.append(read_card(step, branch_of=parent.index if parent else None, own_value=own.get(step.id)))
+        branch_of = parent.index if parent else None
+        cards.append(read_card(step, branch_of=branch_of, own_value=own.get(step.id), usage=usages.get(step.id, "")))
         if not step.side_call:
             previous_main = step.id
     return cards
 
 
-def read_card(step: Step, *, branch_of: int | None, own_value: float | None, is_whole: bool = False) -> StepCard:
+def _read_usages(steps: Sequence[Step]) -> dict[str, str]:
+    """Return, by step, what the engine counted in calls whose tokens are not known: "12 + 3"."""
+    by_exchange = {step.exchange_id: step.id for step in steps if step.exchange_id and not step.is_exact}
+    if not by_exchange:
+        return {}
+    usages = {}
+    for exchange_id, response in Exchange.objects.filter(pk__in=by_exchange).values_list("pk", "response"):
+        answer = decode_json(response)
+        counts = answer.get("usage") if isinstance(answer, dict) else None
+        if not isinstance(counts, dict):
+            continue
+        n_in = counts.get("prompt_tokens", counts.get("input_tokens"))
+        n_out = counts.get("completion_tokens", counts.get("output_tokens"))
+        if type(n_in) is int and type(n_out) is int:
+            usages[by_exchange[exchange_id]] = f"{n_in:,} + {n_out:,}"
+    return usages
+
+
+def read_card(
+    step: Step, *, branch_of: int | None, own_value: float | None, is_whole: bool = False, usage: str = ""
+) -> StepCard:
     """Return one step's card; `is_whole`: with its very long texts."""
     return StepCard(
         step=step,
@@ -179,6 +202,7 @@ def read_card(step: Step, *, branch_of: int | None, own_value: float | None, is_
         badges=list(read_badges(step)),
         branch_of=branch_of,
         own_value=own_value,
+        usage=usage,
     )
 
 
@@ -194,7 +218,10 @@ def read_badges(step: Step) -> Iterator[Badge]:
         yield Badge(
             word="text only", tone="warn", hint="No exact token ids or log-probs; not usable for policy gradients"
         )
-    if step.token_check:
+    if step.token_check.startswith("redacted"):
+        hint = "Taken out before anything was stored; the call's tokens would still tell, so they are not kept"
+        yield Badge(word=step.token_check, tone="warn", hint=hint)
+    elif step.token_check:
         yield Badge(word="tokens doubted", tone="warn", hint=f"Why: {step.token_check}")
     if step.constraints:
         yield Badge(word="constrained", tone="warn", hint=f"Not trained on: sampled under {step.constraints}")

@@ -144,6 +144,20 @@ def test_a_step_says_what_is_unusual(owner_browser: Client, trajectory: Trajecto
         assert words in html
 
 
+def test_a_redacted_call_is_called_so_and_shows_what_the_engine_counted(
+    owner_browser: Client, add_trajectory: AddTrajectory
+) -> None:
+    fields = {"is_exact": False, "token_check": "redacted: email", "completion_ids": [], "token_logprobs": []}
+    row = add_trajectory(step=fields)
+    counted = {"usage": {"prompt_tokens": 1234, "completion_tokens": 56}}
+    ExchangeFactory.create(id=row.steps.get().exchange_id, response=json.dumps(counted).encode())
+    html = owner_browser.get(f"/p/shop/trajectories/{row.id}").content.decode()
+    assert ">redacted: email<" in html
+    assert "tokens doubted" not in html
+    assert "1,234 + 56 tokens by the engine" in html
+    assert "perplexity" not in owner_browser.get(f"/p/shop/trajectories/{row.id}/steps/0?view=tokens").content.decode()
+
+
 def test_an_open_trajectory_is_completed_on_its_page(reviewer_browser: Client, add_trajectory: AddTrajectory) -> None:
     row = add_trajectory(state="open", completed_at=None)
     address = f"/p/shop/trajectories/{row.id}"
