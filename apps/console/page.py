@@ -24,6 +24,7 @@ SECTIONS = {
     "agents": "agents",
     "agent": "agents",
     "new_key": "agents",
+    "shown_key": "agents",
     "agent_policies": "agents",
     "change_capture": "agents",
     "change_limits": "agents",

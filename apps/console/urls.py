@@ -28,6 +28,7 @@ urlpatterns: list[URLPattern] = [
     path("p/<slug:slug>/agents", agents.agents, name="agents"),
     path("p/<slug:slug>/agents/<slug:agent_slug>", agents.agent, name="agent"),
     path("p/<slug:slug>/agents/<slug:agent_slug>/keys", agents.new_key, name="new_key"),
+    path("p/<slug:slug>/agents/<slug:agent_slug>/keys/<str:key_id>/new", agents.shown_key, name="shown_key"),
     path("p/<slug:slug>/agents/<slug:agent_slug>/keys/<str:key_id>/first-call", agents.first_call, name="first_call"),
     path("p/<slug:slug>/agents/<slug:agent_slug>/keys/<str:key_id>/off", agents.switch_key_off, name="switch_key_off"),
     path("p/<slug:slug>/agents/<slug:agent_slug>/policies", policies.policies, name="agent_policies"),

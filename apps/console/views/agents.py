@@ -1,9 +1,10 @@
 """Agents and their keys."""
 
 from django.http import HttpResponse
+from django.shortcuts import redirect
 from django.urls import reverse
 
-from apps.accounts.models import Role, Scope
+from apps.accounts.models import ApiKey, Role, Scope
 from apps.accounts.services import create_agent, create_key, disable_key
 from apps.console.forms import AgentForm, KeyForm
 from apps.console.page import Page, project_page
@@ -52,7 +53,7 @@ def agent(page: Page, agent_slug: str) -> HttpResponse:
 
 @project_page("POST", role=Role.OWNER)
 def new_key(page: Page, agent_slug: str) -> HttpResponse:
-    """Create a key and show its secret, this once."""
+    """Create a key and go where its secret is shown, so that loading that page again makes no other key."""
     found = queries.find_agent(page.project, agent_slug)
     form = KeyForm(page.request.POST)
     if not form.is_valid():
@@ -74,6 +75,21 @@ def new_key(page: Page, agent_slug: str) -> HttpResponse:
         created_by=page.user,
         is_one_session=form.cleaned_data["is_one_session"],
     )
+    page.request.session[_slot(key)] = secret
+    return redirect(page.url("shown_key", found.slug, key.id))
+
+
+def _slot(key: ApiKey) -> str:
+    """Return the name under which a session holds the secret until it has been shown."""
+    return f"new-key-{key.id}"
+
+
+@project_page("GET", role=Role.OWNER)
+def shown_key(page: Page, agent_slug: str, key_id: str) -> HttpResponse:
+    """Show a new key's secret to the browser that made it, this once."""
+    found = queries.find_agent(page.project, agent_slug)
+    key = queries.find_key(found, key_id)
+    secret = str(page.request.session.pop(_slot(key), ""))
     model, context = model_name(page.project), context_length(page.project)
     response = page.render(
         "console/new_key.html",

@@ -28,9 +28,11 @@ def test_an_empty_name_is_refused(owner_browser: Client, agent: Agent) -> None:
 
 
 def test_a_new_key_is_shown_once_and_ready_to_use(owner_browser: Client, agent: Agent) -> None:
-    response = owner_browser.post("/p/shop/agents/clerk/keys", {"name": "laptop", "scope": "manage"})
-    html = response.content.decode()
+    made = owner_browser.post("/p/shop/agents/clerk/keys", {"name": "laptop", "scope": "manage"})
     key = ApiKey.objects.get()
+    assert made["Location"] == f"/p/shop/agents/clerk/keys/{key.id}/new"
+    response = owner_browser.get(made["Location"])
+    html = response.content.decode()
     secret = html.split('<code id="secret">')[1].split("<")[0]
     assert hash_key(secret) == key.sha256
     assert (key.name, key.scope) == ("laptop", Scope.MANAGE)
@@ -40,6 +42,21 @@ def test_a_new_key_is_shown_once_and_ready_to_use(owner_browser: Client, agent: 
     assert "max_tokens=32" in html
     assert response["Cache-Control"] == "no-store"
     assert secret not in owner_browser.get("/p/shop/agents/clerk").content.decode()
+    again = owner_browser.get(made["Location"]).content.decode()
+    assert "has been shown" in again
+    assert secret not in again
+    assert ApiKey.objects.count() == 1
+
+
+def test_only_the_browser_that_made_a_key_is_shown_it(
+    owner_browser: Client, viewer_browser: Client, stranger_browser: Client, agent: Agent
+) -> None:
+    address = owner_browser.post("/p/shop/agents/clerk/keys", {})["Location"]
+    assert viewer_browser.get(address).status_code == 403
+    assert stranger_browser.get(address).status_code == 404
+    assert owner_browser.post(address).status_code == 405
+    assert owner_browser.get("/p/shop/agents/clerk/keys/key_none/new").status_code == 404
+    assert '<code id="secret">claw-' in owner_browser.get(address).content.decode()
 
 
 def test_a_key_may_be_for_one_session(owner_browser: Client, agent: Agent) -> None:

@@ -43,6 +43,7 @@ CHANGES = (
     ("/p/shop/views/view_00000000000000000000000000/restore", REVIEWER),
     ("/p/shop/trajectories/{trajectory}/labels", REVIEWER),
     ("/p/shop/trajectories/{trajectory}/exclusion", REVIEWER),
+    ("/p/shop/trajectories/{trajectory}/complete", REVIEWER),
     ("/p/shop/labels/labl_00000000000000000000000000/take-back", REVIEWER),
     ("/p/shop/runs/new", TRAINER),
     ("/p/shop/runs/{run}/cancel", TRAINER),
