@@ -13,6 +13,7 @@ from apps.core.errors import NotFound
 from apps.core.ids import is_id
 from apps.core.paging import Page as KeysetPage
 from apps.core.paging import page_newest_first
+from apps.registry.models import Version, VersionState
 from apps.training.models import Attempt, Batch, BatchState, BatchTrajectory, Metric, Run, RunEvent, RunState
 
 PER_PAGE = 50
@@ -115,6 +116,7 @@ class RunView:
     attempts: list[Attempt]
     batches: list[Batch]
     place: int | None
+    unverified: Version | None
 
     @property
     def can_cancel(self) -> bool:
@@ -142,6 +144,9 @@ def find_run(project: Project, run_id: str) -> Run:
 
 def read_run(run: Run) -> RunView:
     """Return everything that the page of a run shows."""
+    attempts = list(run.attempts.order_by("-number")[:20])
+    # Read after the attempts: a run that is claimed in between must not stand as queued beside its running attempt.
+    run.refresh_from_db(fields=["state", "status_line", "error"])
     batches = list(run.batches.order_by("-step", "-pk")[:BATCHES_SHOWN])
     return RunView(
         run=run,
@@ -149,10 +154,17 @@ def read_run(run: Run) -> RunView:
         progress=read_progress(run),
         curves=read_curves(run),
         events=list(run.events.order_by("-pk")[:EVENTS_SHOWN]),
-        attempts=list(run.attempts.order_by("-number")[:20]),
+        attempts=attempts,
         batches=batches,
         place=_place_in_queue(run),
+        unverified=_find_unverified(run),
     )
+
+
+def _find_unverified(run: Run) -> Version | None:
+    """Return the newest version of the run that engines have not verified yet: a run ends before that."""
+    made = Version.objects.filter(policy=run.policy_id, lineage__run_id=run.pk, state=VersionState.PUBLISHED)
+    return made.order_by("-number").first()
 
 
 def _place_in_queue(run: Run) -> int | None:
