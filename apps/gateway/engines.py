@@ -167,6 +167,7 @@ class Engines:
 
     def _note_failure(self, engine: EngineRoute, error: BaseException) -> None:
         if isinstance(error, _UNREACHED):
+            log.warning("engine.unreached", engine=engine.base_url, error=repr(error))
             self.gate.marks.note_unreachable(engine.id, reason=_words(error))
         else:
             self.gate.marks.note_unknown(engine.id)
@@ -224,6 +225,8 @@ def _read_retry_after(value: str) -> int:
 
 
 def _words(error: BaseException) -> str:
+    if isinstance(error, _UNREACHED):
+        return "the engine cannot be reached: it is starting, or it is down"
     if isinstance(error, TimeoutError):
         return "the engine did not answer in time"
     return f"{type(error).__name__}: {error}".strip(": ")

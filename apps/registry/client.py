@@ -183,7 +183,7 @@ class EngineClient:
         except urllib3.exceptions.ReadTimeoutError as error:
             raise EngineUnreachable(f"{self.base_url}{path} gave no answer in {read_s:g} s", is_timeout=True) from error
         except urllib3.exceptions.HTTPError as error:
-            raise EngineUnreachable(f"{self.base_url} cannot be reached: {error}") from error
+            raise EngineUnreachable(f"{self.base_url} cannot be reached: {_tell_why(error)}") from error
         if answer.status >= 500:
             raise EngineUnreachable(f"{self.base_url}{path} failed with {answer.status}: {_read_reason(answer.data)}")
         if answer.status >= 400:
@@ -192,6 +192,17 @@ class EngineClient:
         if answer.status >= 300:  # followed, it could lead a credential anywhere
             raise EngineNonsense(f"{self.base_url}{path} answered {answer.status} and points elsewhere")
         return answer.data
+
+
+def _tell_why(error: urllib3.exceptions.HTTPError) -> str:
+    """Return in plain words why there is no connection."""
+    if isinstance(error, urllib3.exceptions.NameResolutionError):
+        return "nobody knows a host of this name"
+    if isinstance(error, urllib3.exceptions.NewConnectionError):
+        return "nothing listens there: it is starting, or it is down"
+    if isinstance(error, urllib3.exceptions.ConnectTimeoutError):
+        return f"no connection in {CONNECT_S:g} s"
+    return "the connection broke off"
 
 
 def _read_reason(content: bytes) -> str:

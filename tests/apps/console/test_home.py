@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 from django.test import Client
+from django.utils import timezone
 
 from apps.accounts.models import Project
 from apps.console.queries.counting import count_up_to
@@ -41,7 +42,9 @@ def test_the_home_shows_runs_under_way(owner_browser: Client, run: Run) -> None:
 
 
 def test_a_dead_engine_is_said_first(owner_browser: Client, project: Project) -> None:
-    Engine.objects.create(base_url="http://127.0.0.1:9", state=EngineState.DOWN, last_error="refused")
+    engine = Engine.objects.create(base_url="http://127.0.0.1:9", state=EngineState.DOWN, last_error="refused")
+    assert "is starting, or is not there" in owner_browser.get("/p/shop/").content.decode()
+    Engine.objects.filter(pk=engine.pk).update(last_seen_at=timezone.now())
     assert "does not answer" in owner_browser.get("/p/shop/").content.decode()
 
 

@@ -58,7 +58,7 @@ def test_a_dead_engine_is_down_at_once_with_the_reason(db: None) -> None:
     reconcile_engines()
     engine = reread(engine)
     assert engine.state == EngineState.DOWN
-    assert "cannot be reached" in engine.last_error
+    assert engine.last_error.endswith("cannot be reached: nothing listens there: it is starting, or it is down")
 
 
 def test_a_slow_engine_gets_some_patience(
