@@ -17,6 +17,7 @@ from worker.host.errors import HostError
 
 Check = Callable[[], str | None]
 
+STILL_S = 15.0  # between two words on what is waited for
 _ANSWER_S = 5
 
 
@@ -68,17 +69,27 @@ def check_redis(url: str) -> str | None:
 
 
 def wait_until_healthy(
-    name: str, check: Check, *, timeout_s: float, death: Check | None = None, every_s: float = 0.1
+    name: str,
+    check: Check,
+    *,
+    timeout_s: float,
+    death: Check | None = None,
+    say: Callable[[str], None] | None = None,
+    every_s: float = 0.1,
 ) -> float:
     """Wait for a check to pass and return the seconds it took.
 
-    `death` says in words that waiting is useless. Raises HostError then, or after `timeout_s`.
+    `death` says in words that waiting is useless. Raises HostError then, or after `timeout_s`. `say` is told now and
+    then that it is still waited for.
     """
-    start = time.monotonic()
+    start = said_at = time.monotonic()
     while (problem := check()) is not None:
         if death is not None and (words := death()) is not None:
             raise HostError(words)
         if time.monotonic() - start > timeout_s:
             raise HostError(f"{name} is not healthy after {timeout_s:.0f} s: {problem}")
+        if say is not None and time.monotonic() - said_at > STILL_S:
+            said_at = time.monotonic()
+            say(f"{name}: not ready yet, after {said_at - start:.0f} s of up to {timeout_s:.0f} s")
         time.sleep(every_s)
     return time.monotonic() - start

@@ -25,7 +25,7 @@ def hold(data_dir: Path) -> Iterator[None]:
         except OSError as error:
             raise HostError(
                 f"the platform runs already in {data_dir} (process {_read_pid(handle)}): "
-                "stop it with `manage.py down`, or set CLAW_DATA_DIR to start a second one"
+                "stop it with `make stop`, or set CLAW_DATA_DIR to start a second one"
             ) from error
         os.ftruncate(handle, 0)
         os.pwrite(handle, str(os.getpid()).encode(), 0)

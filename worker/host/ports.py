@@ -19,7 +19,8 @@ def check_free(host: str, port: int, *, wanted_for: str, setting: str) -> None:
             by = f" by {owner}" if owner else ""
             raise HostError(
                 f"port {port} on {host}, wanted for the {wanted_for}, is not free: it is taken{by} ({error.strerror}). "
-                f"Stop that process, or choose another port with {setting}"
+                f"Stop that process (`make stop` in its folder if it is a Claw Platform), or choose another "
+                f"port with {setting}"
             ) from error
 
 

@@ -67,6 +67,11 @@ class Platform:
         self._fell_at: dict[str, float] = {}
         self._tailed_at: dict[str, float] = {}
 
+    @property
+    def has_started(self) -> bool:
+        """Whether anything of ours has been started, and so has to be stopped."""
+        return bool(self._programs)
+
     def start_services(self) -> None:
         """Clear what an earlier start left, check the ports, start Postgres and Valkey, wait until they answer."""
         plan = self.plan
@@ -92,7 +97,7 @@ class Platform:
         """Start the local engine and do not wait: it loads while the database is migrated."""
         if self.plan.has_engine:
             self.supervisor.start_program("engine")
-            self.say("engine: loading the model (half a minute on a CPU)")
+            self.say("engine: loading the model (one to several minutes on a CPU, the first time longest)")
 
     def wait_for_programs(self) -> None:
         """Wait until every program is healthy. Raises HostError with the end of the log of one that is not."""
@@ -164,7 +169,9 @@ class Platform:
 
     def _wait(self, name: str, check: health.Check, *, timeout_s: float) -> None:
         try:
-            took_s = health.wait_until_healthy(name, check, timeout_s=timeout_s, death=lambda: self._given_up(name))
+            took_s = health.wait_until_healthy(
+                name, check, timeout_s=timeout_s, death=lambda: self._given_up(name), say=self.say
+            )
         except HostError as error:
             if "end of its log" in str(error):
                 raise

@@ -56,7 +56,8 @@ class Command(BaseCommand):
             signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second Ctrl-C would leave half of it running
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
             platform.stop()
-            self._say("everything has stopped")
+            if platform.has_started:
+                self._say("everything has stopped")
 
     def _start(self, env: Env, platform: Platform) -> None:
         platform.start_services()

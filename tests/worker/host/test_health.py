@@ -44,6 +44,13 @@ def test_waiting_ends_as_soon_as_the_check_passes() -> None:
     assert health.wait_until_healthy("it", lambda: next(answers), timeout_s=5, every_s=0) < 5
 
 
+def test_long_waiting_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(health, "STILL_S", -1.0)
+    answers, said = iter(["not yet", "not yet", None]), list[str]()
+    health.wait_until_healthy("it", lambda: next(answers), timeout_s=5, say=said.append, every_s=0)
+    assert said == ["it: not ready yet, after 0 s of up to 5 s"] * 2
+
+
 def test_waiting_gives_up_with_the_last_problem() -> None:
     with pytest.raises(HostError, match=r"it is not healthy after 0 s: still asleep"):
         health.wait_until_healthy("it", lambda: "still asleep", timeout_s=0, every_s=0)

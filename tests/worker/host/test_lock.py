@@ -12,7 +12,7 @@ from worker.host.errors import HostError
 def test_a_second_holder_is_refused_with_the_firsts_process_id(tmp_path: Path) -> None:
     with lock.hold(tmp_path / "data"):
         assert lock.find_holder(tmp_path / "data") == os.getpid()
-        with pytest.raises(HostError, match=rf"process {os.getpid()}\).*manage.py down"), lock.hold(tmp_path / "data"):
+        with pytest.raises(HostError, match=rf"process {os.getpid()}\).*make stop"), lock.hold(tmp_path / "data"):
             pass
 
 
