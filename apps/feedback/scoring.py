@@ -83,7 +83,7 @@ def explain_verdict(verdict: Verdict) -> str:
     """Return one target's verdict in words."""
     source = verdict.source.replace("_", " ")
     if len(verdict.values) == 1:
-        words = f"{_figure(verdict.reward)} = {source} label"
+        words = f"{_figure(verdict.reward)}, from one {source} label"
     else:
         listed = ", ".join(_figure(value) for value in verdict.values[:5]) + (", …" if len(verdict.values) > 5 else "")
         words = f"{_figure(verdict.reward)} = mean of {len(verdict.values)} {source} labels ({listed})"

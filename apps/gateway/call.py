@@ -28,6 +28,7 @@ log = structlog.get_logger(__name__)
 LONGEST_ERROR = 2000
 MOST_TOLD = 10  # names in a header
 _LIMITS = ("max_tokens", "max_completion_tokens")
+_PYTHON_SAYS = re.compile(r"""'loc': .{0,500}?'msg': (?:'([^']+)'|"([^"]+)")""", re.DOTALL)  # pydantic's errors
 _LIMIT_TOO_HIGH = re.compile(rb"tokens=\d+ cannot be greater than max_model_len=(\d+)")
 NOT_SAMPLING = frozenset({"messages", "prompt", "model", "tools", "stream", "stream_options", "return_token_ids"})
 
@@ -215,12 +216,15 @@ def build_engine_body(request: ModelRequest, exact_fields: Json, *, version: Ver
 
 
 def read_refusal(status: int, body: bytes) -> ApiError:
-    """Return the engine's own 4xx answer as an error, its words unchanged."""
+    """Return the engine's own 4xx answer as an error: its words, but a list of Python dicts is put plainly."""
     try:
         error = orjson.loads(body)["error"]
         message, param = str(error["message"]), error.get("param")
     except (orjson.JSONDecodeError, KeyError, TypeError, AttributeError):
         message, param = body[:LONGEST_ERROR].decode(errors="replace"), None
+    param = param.removeprefix("body.") if isinstance(param, str) else None
+    if said := _PYTHON_SAYS.search(message):
+        message = f"Invalid request: {f'`{param}`: ' if param else ''}{said.group(1) or said.group(2)}."
     is_too_long = "maximum context length" in message
     return ApiError(
         message,

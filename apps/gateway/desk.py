@@ -73,7 +73,7 @@ class Desk:
             return key
         if not self.routes.is_loaded:
             raise unavailable("The platform is starting: its database does not answer yet.", code="starting")
-        raise bad_key()
+        raise bad_key(is_given=bool(secret))
 
     async def keep(self, record: ExchangeRecord, policy: CapturePolicy | None) -> None:
         """Return when a call is durable, as far as its agent's policy has it kept."""

@@ -41,10 +41,11 @@ def bad_request(message: str, *, param: str | None = None, code: str | None = No
     return ApiError(message, param=param, code=code)
 
 
-def bad_key() -> ApiError:
+def bad_key(*, is_given: bool) -> ApiError:
     """No key, or one that we do not know, has expired or is switched off."""
+    said = "Incorrect API key provided" if is_given else "You didn't provide an API key"
     return ApiError(
-        "Incorrect API key provided: send a key of this platform as `Authorization: Bearer claw-…` or `x-api-key`.",
+        f"{said}: send a key of this platform as `Authorization: Bearer claw-…` or `x-api-key`.",
         status=401,
         code="invalid_api_key",
         headers={"WWW-Authenticate": "Bearer"},

@@ -34,7 +34,7 @@ def roll_back(page: Page) -> HttpResponse:
     """Have the previous version answer again."""
     version = queries.previous_version(page.project)
     move_alias(policy=version.policy, alias=AliasName.LIVE, version=version, actor=page.caller.name)
-    return page.done(f"Rolled back: {version} is live again.", to=page.url("models"))
+    return page.done(f"{version} is live again.", to=page.url("models"))
 
 
 @project_page("POST", role=Role.TRAINER)

@@ -5,7 +5,7 @@ from typing import Any
 from rest_framework import serializers
 
 from apps.core.serializers import StrictSerializer
-from apps.registry.models import Engine, Policy, Teacher, Version
+from apps.registry.models import AliasName, Engine, Policy, Teacher, Version
 
 
 class VersionSerializer(serializers.ModelSerializer[Version]):
@@ -48,14 +48,16 @@ class PolicySerializer(serializers.ModelSerializer[Policy]):
         read_only_fields = fields
 
     def get_aliases(self, policy: Policy) -> dict[str, dict[str, Any]]:
+        aliases = list(policy.aliases.select_related("version"))
+        n_taken = sum(alias.live_share for alias in aliases if alias.name != AliasName.LIVE)
         return {
             alias.name: {
                 "version": alias.version_id,
                 "number": alias.version.number,
                 "switched_at": alias.switched_at.isoformat(),
-                "live_share": alias.live_share,
+                "live_share": 100 - n_taken if alias.name == AliasName.LIVE else alias.live_share,
             }
-            for alias in policy.aliases.select_related("version")
+            for alias in aliases
         }
 
 

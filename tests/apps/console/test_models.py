@@ -40,6 +40,7 @@ def test_a_trainer_promotes_and_rolls_back(trainer_browser: Client, policy: Poli
     assert "Roll back to v0" in trainer_browser.get("/p/shop/models").content.decode()
     trainer_browser.post("/p/shop/models/roll-back")
     assert live(policy) == 0
+    assert "Make v1 live again" in trainer_browser.get("/p/shop/models").content.decode()
     assert AuditEvent.objects.filter(actor="trainer@example.org").count() == 2
 
 

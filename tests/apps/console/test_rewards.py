@@ -26,7 +26,7 @@ def test_a_reviewer_rewards_the_trajectory(reviewer_browser: Client, trajectory:
     trajectory.refresh_from_db()
     assert trajectory.reward == 1.0
     html = reviewer_browser.get(f"/p/shop/trajectories/{trajectory.id}").content.decode()
-    assert "1 = human label" in html
+    assert "1, from one human label" in html
     assert "mate@example.org" in html
 
 

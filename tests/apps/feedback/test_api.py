@@ -56,7 +56,7 @@ class TestByTrajectory:
         shown = key_client.get(url).json()
         assert [item["value"] for item in shown["items"]] == [0, 1]
         assert shown["items"][0]["superseded_by"] == shown["items"][1]["id"]
-        assert (shown["reward"], shown["explanation"]) == (1, "1 = environment label")
+        assert (shown["reward"], shown["explanation"]) == (1, "1, from one environment label")
 
     def test_a_person_is_human(self, client_of: Login, mate: User, url: str) -> None:
         answer = client_of(mate).post(url, {"value": 0.5})

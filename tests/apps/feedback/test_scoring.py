@@ -13,23 +13,23 @@ def says(source: str, value: float, step_id: str | None = None) -> Judgement:
     ("judgements", "reward", "words"),
     [
         ([], None, "no reward yet: nobody has judged this"),
-        ([says("environment", 1)], 1, "1 = environment label"),
-        ([says("environment", 0)], 0, "0 = environment label"),
+        ([says("environment", 1)], 1, "1, from one environment label"),
+        ([says("environment", 0)], 0, "0, from one environment label"),
         ([says("human", 1), says("human", 0)], 0.5, "0.5 = mean of 2 human labels (1, 0)"),
         (
             [says("judge", 0.8), says("human", -1)],
             -1,
-            "-1 = human label; 1 label of less trusted sources does not count",
+            "-1, from one human label; 1 label of less trusted sources does not count",
         ),
         (
             [says("rule", 1), says("judge", 0.5), says("environment", 0.25)],
             0.25,
-            "0.25 = environment label; 2 labels of less trusted sources do not count",
+            "0.25, from one environment label; 2 labels of less trusted sources do not count",
         ),
         (
             [says("end_user", 1), says("environment", -1)],
             1,
-            "1 = end user label; 1 label of less trusted sources does not count",
+            "1, from one end user label; 1 label of less trusted sources does not count",
         ),
         (
             [says("environment", 1, "step_a"), says("environment", 0, "step_b")],
@@ -37,7 +37,7 @@ def says(source: str, value: float, step_id: str | None = None) -> Judgement:
             "0.5 = mean of the rewards of 2 steps",
         ),
         ([says("environment", 1, "step_a")], 1, "1 = mean of the rewards of 1 step"),
-        ([says("environment", 1, "step_a"), says("rule", -1)], -1, "-1 = rule label"),
+        ([says("environment", 1, "step_a"), says("rule", -1)], -1, "-1, from one rule label"),
         (
             [says("human", value) for value in (1, 1, 1, 1, 1, 0)],
             5 / 6,

@@ -144,7 +144,7 @@ def test_a_trainer_splits_live_and_ends_the_split(manage_client: APIClient, poli
     answer = manage_client.put(SPLIT, {"live": 90, "previous": 10})
     assert answer.status_code == 200, answer.json()
     assert {name: alias["live_share"] for name, alias in answer.json()["aliases"].items()} == {
-        "live": 0,
+        "live": 90,
         "previous": 10,
     }
     assert shares_of(policy) == {"previous": 10}
