@@ -64,9 +64,7 @@ class ServedModel:
 def _read_model(item: Mapping[str, Any]) -> ServedModel:
     length = item.get("max_model_len")
     is_told = isinstance(length, int) and 0 < length < _LONGEST
-    return ServedModel(
-        name=str(item["id"]), parent=item.get("parent") or "", max_model_len=length if is_told else None
-    )
+    return ServedModel(name=str(item["id"]), parent=item.get("parent") or "", max_model_len=length if is_told else None)
 
 
 class EngineClient:

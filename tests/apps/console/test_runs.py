@@ -96,17 +96,6 @@ def test_a_run_says_that_its_version_is_not_live_yet(owner_browser: Client, run:
     assert "being verified" not in owner_browser.get(address).content.decode()
 
 
-def test_a_run_says_that_its_version_is_not_live_yet(owner_browser: Client, run: Run) -> None:
-    address = f"/p/shop/runs/{run.id}"
-    version = VersionFactory.create(
-        policy=run.policy, number=1, adapter_path="/a", state="published", lineage={"run_id": run.id, "step": 1}
-    )
-    html = owner_browser.get(address).content.decode()
-    assert "Version 1</a> is being verified on the engines, and is not live yet; it goes live by itself" in html
-    Version.objects.filter(pk=version.pk).update(state="ready")
-    assert "being verified" not in owner_browser.get(address).content.decode()
-
-
 def test_the_form_says_how_open_trajectories_become_ready(trainer_browser: Client, ready: list[Trajectory]) -> None:
     Trajectory.objects.update(state="open", completed_at=None)
     html = trainer_browser.get("/p/shop/runs/new").content.decode()

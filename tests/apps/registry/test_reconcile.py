@@ -9,9 +9,9 @@ from django.utils import timezone
 
 from apps.registry import client as client_module
 from apps.registry.models import AliasName, Deployment, DeploymentState, Engine, EngineState, Policy, Version
+from apps.registry.queries import find_context_length
 from apps.registry.reconcile import reconcile_engines
 from apps.registry.refresh import refresh_version
-from apps.registry.queries import find_context_length
 from apps.registry.services import register_engine, switch_alias
 from tests.apps.registry.conftest import Publish
 from tests.fakes.adapter_engine import FakeEngine, serve_engine
