@@ -23,6 +23,7 @@ from apps.trajectories.search.models import TrajectoryText, TrajectoryVersion
 from apps.trajectories.search.words import CONFIG
 
 Condition = Q | Exists
+FEW = 2000  # rows of words that are looked up rather than met
 _LOOKUPS = {":": "", "<": "__lt", "<=": "__lte", ">": "__gt", ">=": "__gte"}
 
 
@@ -54,10 +55,17 @@ def _any_of(term: Filter, compile_value: Callable[[str], Condition]) -> Conditio
     return either
 
 
-def _say(text: str) -> Exists:
-    """Postgres takes the text apart as it did the messages, so an address or a path finds itself."""
-    phrase = SearchQuery(text, config=CONFIG, search_type="phrase")
-    return Exists(TrajectoryText.objects.filter(trajectory=OuterRef("pk"), words=phrase))
+def _say(text: str) -> Condition:
+    """Postgres takes the text apart as it did the messages, so an address or a path finds itself.
+
+    Rare words are looked up first: of a word that it has not counted Postgres believes that it is frequent, and would
+    walk through all trajectories for it. Frequent ones are soon met on that walk.
+    """
+    said = TrajectoryText.objects.filter(words=SearchQuery(text, config=CONFIG, search_type="phrase"))
+    found = list(said.values_list("trajectory_id", flat=True)[: FEW + 1])
+    if len(found) <= FEW:
+        return Q(pk__in=set(found))
+    return Exists(said.filter(trajectory=OuterRef("pk")))
 
 
 def _compare(term: Filter, _scope: Scope, *, column: str, read: Callable[[str], Any]) -> Condition:

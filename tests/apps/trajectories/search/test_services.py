@@ -14,8 +14,8 @@ from apps.accounts.models import Agent, ApiKey, Project
 from apps.trajectories.bulk.models import TrajectoryTag
 from apps.trajectories.models import Step, Trajectory
 from apps.trajectories.recorder import fold_pending
-from apps.trajectories.search.language import parse_query
-from apps.trajectories.search.services import TooSlow, find_matching, patience, search
+from apps.trajectories.search import compiling
+from apps.trajectories.search.services import TooSlow, patience, search
 from apps.trajectories.search.words import PIECE, keep_words
 from tests.factories.accounts import AgentFactory
 from tests.factories.feedback import LabelFactory
@@ -174,13 +174,18 @@ def test_a_search_that_takes_too_long_says_what_helps() -> None:
         assert cursor.fetchone() == ("0",)
 
 
-def test_words_are_looked_up_in_their_index(project: Project) -> None:
-    with connection.cursor() as cursor:
-        cursor.execute("SET LOCAL enable_nestloop = off")
-        cursor.execute("SET LOCAL enable_seqscan = off")
-        cursor.execute("SET LOCAL enable_indexscan = off")
-    plan = find_matching(project=project, query=parse_query("zebra")).explain()
-    assert "trajectory_by_words" in plan
+@pytest.mark.parametrize("few", [0, 1, 2000])
+def test_rare_and_frequent_words_are_found_alike(
+    project: Project, say: Callable[..., Trajectory], monkeypatch: pytest.MonkeyPatch, few: int
+) -> None:
+    monkeypatch.setattr(compiling, "FEW", few)
+    for text in ("zebra one", "zebra two", "horse three"):
+        say(text)
+    assert find(project, "zebra") == {"zebra one", "zebra two"}
+    assert find(project, "-zebra") == {"horse three"}
+    assert find(project, "zebra -two") == {"zebra one"}
+    assert find(project, "unicorn") == set()
+    assert find(project, "-unicorn") == {"zebra one", "zebra two", "horse three"}
 
 
 def test_what_is_older_than_the_search_is_indexed_once(project: Project, agent: Agent) -> None:
