@@ -67,7 +67,8 @@ def run_driver(
     folder: Path,
     python: Path | str = sys.executable,
     turns: Sequence[str] = TURNS,
+    timeout_s: float = TIMEOUT_S,
 ) -> str:
     """Run one of `drivers/` over the turns and return what it printed."""
     place = Place.make(folder, env=name_gateway(gateway))
-    return place.run([python, DRIVERS / f"{name}.py", *arguments, *turns])
+    return place.run([python, DRIVERS / f"{name}.py", *arguments, *turns], timeout_s=timeout_s)

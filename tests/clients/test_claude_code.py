@@ -7,7 +7,7 @@ import pytest
 from apps.trajectories.models import SideCall
 from tests.clients.claude_code import ClaudeCode
 from tests.clients.conftest import ReadPool
-from tests.clients.engine import DELEGATION, TURNS
+from tests.clients.engine import DELEGATION, TURNS, ToolUsingEngine
 from tests.clients.gateway import GatewayProcess
 from tests.clients.pool import check_conversation, said_by_tools
 
@@ -46,3 +46,14 @@ def test_a_compaction_is_a_side_call_of_its_session(claude: ClaudeCode, pool: Re
     (session,) = pool()
     assert session.side_calls == [SideCall.COMPACTION]
     assert [step.row.finish_reason for step in session.main] == ["tool_calls", "stop"] * 2
+
+
+def test_a_title_is_a_side_call_of_its_session(claude: ClaudeCode, engine: ToolUsingEngine, pool: ReadPool) -> None:
+    with claude.open_window() as window:
+        window.wait_for(lambda: "/effort" in window.screen)
+        window.enter(TURNS[0])
+        window.wait_for(lambda: len(engine.calls) == 3 and "number" in window.screen)
+
+    (session,) = pool()
+    assert session.side_calls == [SideCall.TITLE]
+    assert [step.row.finish_reason for step in session.main] == ["tool_calls", "stop"]
