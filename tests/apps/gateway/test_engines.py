@@ -136,6 +136,16 @@ async def test_an_engine_that_is_gone_is_avoided_and_found_again(engines: Engine
         assert engines.gate.marks.reason(routes[0].id) == ""
 
 
+async def test_an_engine_that_is_not_there_is_told_in_plain_words(engines: Engines, settings: Settings) -> None:
+    settings.CLAW = settings.CLAW.model_copy(update={"engine_wait_s": 0.2})
+    with FakeEngine() as engine:
+        gone = route(engine)
+    with pytest.raises(EngineUnavailableError) as caught:
+        await call(engines, gone)
+    assert str(caught.value) == "the engine cannot be reached: it is starting, or it is down"
+    assert caught.value.retry_after_s > 0
+
+
 async def test_calls_wait_for_an_only_engine_that_restarts_and_one_finds_out(engines: Engines) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
