@@ -124,7 +124,7 @@ def find_ratios(cells: list[Cell], first_tokens: dict[int, dict[str, float | Non
 
 
 def measure_memory(server: Server, *, folder: Path, n_calls: int) -> list[tuple[int, float]]:
-    """Print and return the gateway's memory in the course of many small calls, streamed and whole in turns."""
+    """Print and return the gateway's memory in the course of many small calls."""
     looks: list[tuple[int, float]] = []
     lua = write_lua(folder, headers={"Authorization": f"Bearer {SECRET}"}, is_streamed=False, request_kb=1)
     for n_made, rss_mb in watch_memory(server, lua, n_calls=n_calls):
