@@ -154,7 +154,8 @@ def read_token_page(trajectory: Trajectory, *, after: int, limit: int) -> tuple[
 
 def is_trainable(step: Step) -> bool:
     """Say whether the step's sampled tokens may be trained on, as `StepQuerySet.for_training` says of many."""
-    return step.status == "complete" and step.is_exact and not step.is_excluded and not step.side_call
+    is_whole = step.status == "complete" and step.is_exact and not step.constraints
+    return is_whole and not step.is_excluded and not step.side_call
 
 
 def _render_conversations(source: _Source) -> Iterator[Row]:

@@ -59,10 +59,12 @@ class TestTokens:
     def test_a_row_is_a_step(self, start: Callable[..., Export], trajectory: Trajectory, fetch_json: ReadLines) -> None:
         first = Step.objects.get()
         StepFactory.create(trajectory=trajectory, index=1, parent=first, side_call="title", reward=0.25)
-        (row, side) = fetch_json(run(start()))
+        StepFactory.create(trajectory=trajectory, index=2, constraints="min_p")
+        (row, side, constrained) = fetch_json(run(start()))
         assert (row["trajectory"], row["agent"], row["trajectory_reward"]) == (trajectory.id, "clerk", 0.5)
         assert (row["prompt_ids"], row["completion_ids"], row["logprobs"]) == ([1, 2, 3], [4, 5], [-0.5, -0.5])
-        assert (row["mask"], row["n_rows"], row["index"]) == ([1, 1], 2, 0)
+        assert (row["mask"], row["n_rows"], row["index"]) == ([1, 1], 3, 0)
+        assert (constrained["mask"], constrained["constraints"]) == ([0, 0], "min_p")
         assert row["answer"] == {"role": "assistant", "content": "hi"}
         assert (side["mask"], side["side_call"], side["reward"]) == ([0, 0], "title", 0.25)
 
