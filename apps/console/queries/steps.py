@@ -152,7 +152,7 @@ def read_window(trajectory: Trajectory, *, user: User, first: int) -> StepWindow
 
 def _card_rows(trajectory: Trajectory) -> QuerySet[Step]:
     rows = Step.objects.select_related("version__policy", "parent").filter(trajectory=trajectory)
-    return rows.defer(*_HEAVY, *_PARENT_HEAVY)
+    return rows.prefetch_related("opening").defer(*_HEAVY, *_PARENT_HEAVY)
 
 
 def _is_side(card: StepCard) -> bool:
