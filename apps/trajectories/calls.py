@@ -98,7 +98,8 @@ def read_call(exchange: Exchange) -> Call:
         if not is_failed:
             raise UnreadableExchange("the request's messages are not a list")
         messages = []
-    tools = body.get("tools") if isinstance(body.get("tools"), list) else []
+    given = body.get("tools")
+    tools: list[Any] = given if isinstance(given, list) else []
     sampling = _read_object(exchange.sampling, what="sampling")
     request = bytes(exchange.request)
     return Call(
