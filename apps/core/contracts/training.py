@@ -40,9 +40,9 @@ class LoraSettings:
 class LossSettings:
     """The policy loss, how tokens are weighed in it, and how far it trusts what another policy sampled.
 
-    `kind` is a key of worker.trainer.losses.LOSSES, `aggregation` of worker.trainer.aggregation.WEIGHTS, `correction` of
-    worker.trainer.corrections.CORRECTIONS; docs/recipes.md has their formulas. Each reads only the bounds that are its
-    own (apps.training.recipes.OWN_SETTINGS); the others keep their defaults here and mean nothing.
+    `kind`, `aggregation` and `correction` are keys of the tables in worker.trainer (losses, aggregation, corrections);
+    docs/recipes.md has their formulas. Each reads only the bounds that are its own
+    (apps.training.recipes.OWN_SETTINGS); the others keep their defaults here and mean nothing.
     """
 
     kind: str = "ppo"
