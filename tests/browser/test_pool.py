@@ -1,0 +1,47 @@
+"""The list of trajectories in a real browser: rows are chosen by key, stay chosen and stay in place when news comes."""
+
+from collections.abc import Callable
+
+import pytest
+from asgiref.sync import sync_to_async
+from playwright.async_api import expect
+
+from apps.accounts.models import ApiKey, User
+from apps.trajectories.models import Trajectory
+from apps.trajectories.recorder import fold_pending
+from tests.browser.conftest import Window
+from tests.factories.accounts import PASSWORD
+from tests.factories.trajectories import ExchangeFactory
+
+pytestmark = [pytest.mark.real, pytest.mark.django_db(transaction=True), pytest.mark.timeout(240)]
+
+
+async def test_rows_are_chosen_by_key_and_keep_their_place(
+    window: Window, owner: User, key: ApiKey, add_trajectory: Callable[..., Trajectory]
+) -> None:
+    for number in range(3):
+        await sync_to_async(add_trajectory)(title=f"row {number}")
+    await window.log_in(owner.email, PASSWORD)
+    await window.open("/p/shop/trajectories")
+    page = window.page
+    bar = page.locator("#bulk")
+    await expect(bar).to_be_hidden()
+    for press in ("j", "x", "j", "Shift+X"):
+        await page.keyboard.press(press)
+    await expect(page.locator("#bulk-count")).to_have_text("2 chosen")
+    await expect(page.locator("[data-for=reward]")).to_be_visible()
+    await expect(page.locator("[data-for=channel]")).to_be_hidden()
+
+    focused = page.locator("#rows tr:focus-within")
+    before = await focused.bounding_box()
+    await sync_to_async(ExchangeFactory.create)(key=key)
+    await sync_to_async(fold_pending)()
+    await expect(page.locator("#new-pill")).to_have_text("1 new")
+    assert await focused.bounding_box() == before
+    await expect(page.locator("#bulk-count")).to_have_text("2 chosen")
+
+    await page.locator("#bulk-value").fill("0.5")
+    await page.get_by_role("button", name="To the chosen rows").click()
+    await page.wait_for_url("**/jobs/job_*")
+    await expect(page.locator("#job-progress")).to_contain_text("The 2 chosen rows")
+    assert window.complaints == []
