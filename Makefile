@@ -5,7 +5,7 @@ WEB := .venv/bin/python
 export DJANGO_SETTINGS_MODULE := clawplatform.settings
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run demo stop test check fmt bench-gateway bench-recorder bench-pool doctor clean
+.PHONY: help setup run demo stop test check fmt bench-gateway bench-recorder bench-pool bench-console doctor clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-13s %s\n", $$1, $$2}'
@@ -62,6 +62,10 @@ bench-gateway:  ## measure the gateway beside a bare pass-through, LiteLLM and P
 bench-recorder:  ## measure how fast the recorder folds beside a plain insert of the same calls
 	@$(PYTHON) setup/bootstrap.py dev
 	@exec $(WEB) -m bench.recorder $(ARGS)
+
+bench-console:  ## measure the server's time for each page over a large pool (ARGS="--trajectories 1000000")
+	@$(PYTHON) setup/bootstrap.py dev
+	@exec $(WEB) -m bench.console $(ARGS)
 
 bench-pool:  ## measure what conversations take in the pool, and how fast they come in and out
 	@$(PYTHON) setup/bootstrap.py dev

@@ -1,9 +1,11 @@
-"""Says what no column can hold: NUL, half a surrogate pair, JSON nested so deeply that it cannot be shown again."""
+"""Says what no column can hold: NUL, half a surrogate pair, JSON that is nested too deeply or holds no JSON numbers."""
 
+import math
 from typing import Any
 
 MAX_DEPTH = 100
 NUL_OR_HALF = "this holds characters that cannot be stored (NUL or half a surrogate pair)"
+NOT_FINITE = "NaN and Infinity are no numbers of JSON"
 TOO_DEEP = f"this is nested more than {MAX_DEPTH} levels deep"
 
 
@@ -27,6 +29,8 @@ def find_fault(value: Any) -> str:
             if not is_storable(part):
                 return NUL_OR_HALF
             continue
+        if isinstance(part, float) and not math.isfinite(part):
+            return NOT_FINITE
         if not isinstance(part, (dict, list)):
             continue
         if depth >= MAX_DEPTH:

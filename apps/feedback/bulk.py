@@ -1,6 +1,5 @@
 """Rewards for many trajectories at once, and the table of everything that a bulk job can do. Knows no HTTP."""
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -19,7 +18,7 @@ def _check(_project: Project, settings: Mapping[str, Any]) -> Settings:
     take_only(settings, "value", "text")
     value, text = settings.get("value"), settings.get("text", "")
     is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    if not is_number or not (math.isfinite(value) and -1 <= value <= 1):  # type: ignore[arg-type, operator]
+    if not is_number or not -1 <= value <= 1:  # type: ignore[operator]  # NaN is not between them
         raise InvalidInput("a reward's value is a number from -1 to 1", field="value")
     if not isinstance(text, str) or len(text) > MAX_TEXT:
         raise InvalidInput(f"a text may have {MAX_TEXT} characters", field="text")

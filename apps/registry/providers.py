@@ -3,6 +3,7 @@
 Speaks to no engine. A provider's credential comes in here and goes out to callers of engines only.
 """
 
+import ipaddress
 import re
 from typing import Any
 from urllib.parse import urlsplit
@@ -159,8 +160,21 @@ def _check_address(base_url: str) -> str:
     return base_url.rstrip("/")
 
 
+def _is_link_local(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_link_local
+    except ValueError:  # a name
+        return False
+
+
 def _check_host(host: str) -> None:
     allowed = settings.CLAW.provider_hosts
+    if host not in allowed and _is_link_local(host):
+        raise Forbidden(
+            f"{host} is link-local, as clouds' metadata services are; only operators can allow it "
+            "(CLAW_PROVIDER_HOSTS)",
+            field="base_url",
+        )
     if allowed and host not in allowed:
         raise Forbidden(
             f"this platform's operators allow no provider at {host}; they allow {', '.join(allowed)} "

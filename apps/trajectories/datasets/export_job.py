@@ -66,7 +66,7 @@ def run_export(export_id: str, *, part: int = PART, slice_s: float = SLICE_S) ->
         _give_up(export, error.message)
     except Exception as error:  # whatever it is, a row that says "running" for ever would be worse
         log.exception("export.failed", export=export_id)
-        _give_up(export, f"{type(error).__name__}: {error}"[:1000].replace("\x00", ""))
+        _give_up(export, f"a fault of ours ({type(error).__name__}): the worker's log tells more, under {export_id}")
 
 
 def _give_up(export: Export, error: str) -> None:

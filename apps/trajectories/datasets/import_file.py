@@ -16,8 +16,10 @@ from apps.core.errors import InvalidInput, TooLarge
 from apps.trajectories.datasets.incoming import BadLine
 from apps.trajectories.datasets.readers import READERS, Line, choose_format
 from apps.trajectories.datasets.row_files import JSON_COLUMNS, dump_line
+from apps.trajectories.datasets.storage import check_room
 
 MAX_BYTES = 2 * 1024**3
+MAX_LINES_BYTES = 4 * MAX_BYTES  # of a Parquet file, as lines
 MAX_LINE_BYTES = 256 * 1024**2
 _PARQUET_MAGIC = b"PAR1"
 _GZIP_MAGIC = b"\x1f\x8b"
@@ -57,12 +59,20 @@ def make_lines(upload: Path, lines: Path, *, tick: Callable[[], None]) -> Path:
         with draft.open("wb") as file:
             for batch in pq.ParquetFile(upload).iter_batches(batch_size=_BATCH_ROWS):
                 tick()
+                _check_unpacked(file.tell())
                 for row in batch.to_pylist():
                     file.write(dump_line({name: _from_cell(name, value) for name, value in row.items()}))
     except pa.ArrowException as error:
         raise InvalidInput(f"the file is no whole Parquet file: {error}", field="file") from error
     draft.replace(lines)
     return lines
+
+
+def _check_unpacked(n_bytes: int) -> None:
+    """Raise TooLarge or DiskFull: a small Parquet file may hold very much."""
+    if n_bytes > MAX_LINES_BYTES:
+        raise TooLarge(f"its rows are more than {MAX_LINES_BYTES // 1024**2} MiB: send it in several", field="file")
+    check_room(0, what="unpacking this file")
 
 
 def _from_cell(name: str, value: Any) -> Any:

@@ -74,7 +74,7 @@ def run_import(import_id: str, *, reward: Reward, slice_s: float = SLICE_S) -> N
         _give_up(source, error.message)
     except Exception as error:  # a row that says "running" for ever would be worse, whatever it is
         log.exception("import.failed", source=import_id)
-        _give_up(source, f"{type(error).__name__}: {error}"[:1000].replace("\x00", ""))
+        _give_up(source, f"a fault of ours ({type(error).__name__}): the worker's log tells more, under {import_id}")
     else:
         if not is_done:
             return

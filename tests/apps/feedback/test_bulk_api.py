@@ -84,6 +84,7 @@ def test_a_keys_reward_is_the_environments(
         ({"action": "channel", "q": "", "settings": {"channel": "test"}}, "channel"),
         ({"action": "reward", "q": "", "settings": {"value": 2}}, "value"),
         ({"action": "reward", "q": "", "settings": {"value": True}}, "value"),
+        ({"action": "reward", "q": "", "settings": {"value": 10**400}}, "value"),
         ({"action": "reward", "q": "", "settings": {"value": 1, "text": 5}}, "text"),
         ({"action": "exclude", "q": "", "why": "x"}, "why"),
     ],

@@ -96,6 +96,15 @@ def test_operators_decide_which_hosts_are_called(owner_client: APIClient, settin
     assert (refused.status_code, refused.json()["field"]) == (403, "base_url")
 
 
+@pytest.mark.parametrize("host", ["169.254.169.254", "[fe80::1]"])
+def test_no_provider_is_where_clouds_keep_their_secrets(owner_client: APIClient, settings: Settings, host: str) -> None:
+    body = {**BODY, "base_url": f"http://{host}/latest"}
+    refused = owner_client.post(ENGINES, body)
+    assert (refused.status_code, refused.json()["field"]) == (403, "base_url")
+    settings.CLAW = settings.CLAW.model_copy(update={"provider_hosts": (host.strip("[]"),)})
+    assert owner_client.post(ENGINES, body).status_code == 201
+
+
 def test_one_address_is_added_once_a_project(owner_client: APIClient, other_project: Project) -> None:
     ProviderFactory.create(project=other_project, base_url="https://api.example.com/v1")
     assert owner_client.post(ENGINES, BODY).status_code == 201

@@ -1,5 +1,6 @@
 """Imports: every format, every bad line by its number, the same content once, and what a killed worker leaves."""
 
+import math
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -196,6 +197,8 @@ class TestBadLines:
             (bad(TOKENS, title="t" * 201), "200 characters"),
             (bad(TOKENS, format="claw.messages.v1"), "messages"),
             (bad(TOKENS, metadata={"a": "x" * 20_000}), "16384 bytes"),
+            (bad(TOKENS, metadata={"a": [math.inf]}), "no numbers of JSON"),
+            (bad(CHAT, metadata={"a": math.nan}), "no numbers of JSON"),
             (claw_r1(1, rollout_log_probs=[-1, -1]), "2 log-probs for 1 response ids"),
             (claw_r1(0), "unfinished"),
             (claw_r1(1, multi_modal_data={"image": "x"}), "pictures"),
@@ -241,6 +244,16 @@ class TestBadLines:
     def test_a_broken_parquet_file(self, agent: Agent, caller: Caller) -> None:
         source = import_file(b"PAR1 and no more", agent=agent, caller=caller)
         assert (source.state, "Parquet" in source.error) == ("failed", True)
+
+    def test_a_small_parquet_file_that_holds_very_much(
+        self, agent: Agent, caller: Caller, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("apps.trajectories.datasets.import_file.MAX_LINES_BYTES", 100_000)
+        path = tmp_path / "rows.parquet"
+        pq.write_table(pa.table({"messages": ["x" * 10_000] * 100}), path, compression="zstd")
+        assert path.stat().st_size < 5000
+        source = import_file(path.read_bytes(), agent=agent, caller=caller)
+        assert (source.state, "send it in several" in source.error) == ("failed", True)
 
 
 class TestOnce:

@@ -1,0 +1,155 @@
+"""How long the server takes for the console's pages over a large pool.
+
+    make bench-console            (or: python -m bench.console [--trajectories N] [--steps N])
+
+Each page is asked for in the process, signed in as an owner, with every middleware; the time is the server's, without
+the network. The pool is made up (`manage.py seed_pool`), with one trajectory of 5,000 steps whose messages have 100 KB.
+Prints a table and, last, one line `BENCH_CONSOLE {json}`: milliseconds for each page. Starts its own Postgres and
+Valkey.
+"""
+
+import argparse
+import json
+import shutil
+import tempfile
+import time
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from bench.recorder import set_up
+from bench.services import start_services
+
+if TYPE_CHECKING:
+    from django.test import Client
+
+N_LONG, LONG_MESSAGE = 5000, 100_000
+N_TIMES = 30
+
+
+@dataclass(frozen=True, kw_only=True)
+class Times:
+    """Milliseconds of the server."""
+
+    page: str
+    median: float
+    p95: float
+
+
+def fill(n_trajectories: int, n_steps: int) -> Any:
+    """Make the pool; return its project."""
+    from django.core.management import call_command  # noqa: PLC0415
+    from django.db import connection  # noqa: PLC0415
+
+    from tests.factories.accounts import ProjectFactory  # noqa: PLC0415
+
+    project = ProjectFactory.create(slug="bench")
+    arguments = ("--trajectories", str(n_trajectories), "--steps", str(n_steps))
+    call_command("seed_pool", "--project", project.slug, *arguments)
+    with connection.cursor() as cursor:
+        cursor.execute("VACUUM ANALYZE")
+    return project
+
+
+def make_long_trajectory(project: Any) -> Any:
+    """Make the trajectory of 5,000 steps; return it."""
+    from django.utils import timezone  # noqa: PLC0415
+
+    from apps.trajectories.models import Step, Trajectory  # noqa: PLC0415
+    from tests.factories.trajectories import StepFactory, TrajectoryFactory  # noqa: PLC0415
+
+    agent = Trajectory.objects.filter(project=project)[0].agent
+    trajectory = TrajectoryFactory.create(agent=agent, n_steps=N_LONG, title="Five thousand steps")
+    text = "What stands in a long file that the agent has read. " * (LONG_MESSAGE // 52)
+    message = [{"role": "user", "content": text}]
+    start, parent = timezone.now() - timedelta(days=1), None
+    for first in range(0, N_LONG, 200):
+        steps = []
+        for index in range(first, first + 200):
+            at = start + timedelta(seconds=index)
+            steps.append(
+                StepFactory.build(
+                    trajectory=trajectory, index=index, parent=parent, messages=message, started_at=at, ended_at=at
+                )
+            )
+            steps[-1].shared_messages = 2 * index
+            parent = steps[-1]
+        Step.objects.bulk_create(steps)
+    return trajectory
+
+
+def sign_in(project: Any) -> "Client":
+    from django.test import Client  # noqa: PLC0415
+
+    from tests.factories.accounts import MembershipFactory  # noqa: PLC0415
+
+    client = Client(SERVER_NAME="localhost")
+    client.force_login(MembershipFactory.create(team=project.team).user)
+    return client
+
+
+def list_pages(project: Any, long: Any) -> dict[str, str]:
+    """Return the pages by name."""
+    from apps.trajectories.models import Trajectory  # noqa: PLC0415
+
+    base = f"/p/{project.slug}"
+    ids = Trajectory.objects.filter(project=project).order_by("id")
+    some = ids[1000].pk if ids[1000:1001] else ids[0].pk
+    slug = long.agent.slug
+    return {
+        "list": f"{base}/trajectories",
+        "list, deep": f"{base}/trajectories?before={some}",
+        "search: agent": f"{base}/trajectories?q=agent:{slug}",
+        "search: reward": f"{base}/trajectories?q=reward%3C-0.9",
+        "search: several": f"{base}/trajectories?q=agent:{slug}+reward%3E0.5+has:error",
+        "search: word": f"{base}/trajectories?q=%22refund+parcel%22",
+        "search: nothing found": f"{base}/trajectories?q=%22nobodysaidthis%22",
+        "trajectory": f"{base}/trajectories/{some}",
+        "trajectory, long": f"{base}/trajectories/{long.pk}",
+        "trajectory, long, middle": f"{base}/trajectories/{long.pk}?from=2500",
+        "agent": f"{base}/agents/{slug}",
+        "agents": f"{base}/agents",
+        "home": f"{base}/",
+        "inbox": f"{base}/inbox",
+        "datasets": f"{base}/datasets",
+    }
+
+
+def measure(client: "Client", name: str, address: str) -> Times:
+    taken = []
+    for _ in range(N_TIMES + 1):
+        start = time.perf_counter()
+        status = client.get(address).status_code
+        taken.append(1000 * (time.perf_counter() - start))
+        if status != 200:
+            raise SystemExit(f"{address} answers {status}")
+    taken = sorted(taken[1:])  # the first one compiles templates
+    return Times(page=name, median=round(taken[len(taken) // 2], 1), p95=round(taken[int(len(taken) * 0.95)], 1))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m bench.console", description=__doc__)
+    parser.add_argument("--trajectories", type=int, default=20_000)
+    parser.add_argument("--steps", type=int, default=10, help="of each trajectory")
+    options = parser.parse_args()
+    folder = Path(tempfile.mkdtemp(prefix="claw-bench-")).resolve()
+    folder.chmod(0o711)
+    with ExitStack() as stack:
+        stack.callback(shutil.rmtree, folder, ignore_errors=True)
+        set_up(start_services(folder, stack))
+        project = fill(options.trajectories, options.steps)
+        long = make_long_trajectory(project)
+        client = sign_in(project)
+        print(f"{'page':28}{'median ms':>10}{'p95 ms':>9}")
+        results = []
+        for name, address in list_pages(project, long).items():
+            results.append(measure(client, name, address))
+            print(f"{name:28}{results[-1].median:>10}{results[-1].p95:>9}", flush=True)
+        pool = {"n_trajectories": options.trajectories, "n_steps": options.steps}
+        print(f"BENCH_CONSOLE {json.dumps({**pool, 'pages': [asdict(result) for result in results]})}")
+
+
+if __name__ == "__main__":
+    main()
