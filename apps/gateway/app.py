@@ -26,7 +26,7 @@ from apps.gateway.health import Health
 from apps.gateway.messages.http import TokenCount, make_messages_endpoint
 from apps.gateway.model_list.http import ModelList
 from apps.gateway.paths import find_gateway_scope
-from apps.gateway.refusals import handle_api_error, handle_crash, handle_http_error
+from apps.gateway.refusals import CRASH_IS_TOLD, handle_api_error, handle_crash, handle_http_error
 from apps.gateway.responses.http import StoredResponses, make_responses_endpoint
 
 
@@ -95,11 +95,14 @@ class Gateway:
         self._table = make_table(desk, calls)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        call = self._calls.get(scope["path"]) if scope["method"] == "POST" else None
-        if call is not None:
-            return await call(scope, receive, send)
-        named = {**scope, "claw.exchange_id": new_id("req")}  # no call that is kept, but its answer has a name too
-        return await self._table(named, receive, send)
+        app: ASGIApp | None = self._calls.get(scope["path"]) if scope["method"] == "POST" else None
+        if app is None:  # no call that is kept, but its answer has a name too
+            app, scope = self._table, {**scope, "claw.exchange_id": new_id("req")}
+        try:
+            await app(scope, receive, send)
+        except Exception:
+            if not scope.get(CRASH_IS_TOLD):
+                raise  # in the midst of an answer: the server ends the connection, so that nobody takes it for whole
 
 
 def make_endpoints(desk: Desk) -> dict[str, ASGIApp]:

@@ -17,6 +17,8 @@ from apps.gateway.paths import speaks_anthropic
 
 log = structlog.get_logger(__name__)
 
+CRASH_IS_TOLD = "claw.crash_is_told"  # in a scope
+
 
 async def handle_api_error(request: Request, error: Exception) -> Response:
     """Starlette's exception handler for ApiError."""
@@ -36,8 +38,12 @@ async def handle_http_error(request: Request, error: Exception) -> Response:
 
 
 async def handle_crash(request: Request, error: Exception) -> Response:
-    """A fault of ours: the log has the details (Starlette raises it again for the server), the client a request id."""
-    log.error("gateway.crashed", exchange=request.scope.get("claw.exchange_id", ""), error=repr(error))
+    """A fault of ours before an answer began: the log has the details, the client a request id.
+
+    Starlette raises it again. What is told need not reach the server: it would end a connection that is well.
+    """
+    log.error("gateway.crashed", exchange=request.scope.get("claw.exchange_id", ""), exc_info=error)
+    request.scope[CRASH_IS_TOLD] = True
     message = "The platform made a mistake; the operators' log has the details under this request id."
     return _refuse(request, ApiError(message, status=500, code="internal_error", kind="server_error"))
 

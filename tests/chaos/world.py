@@ -211,7 +211,7 @@ class World:
 
     def kill_a_backend(self, chance: random.Random) -> None:
         """Kill -9 one of Postgres' own processes; the server then restarts itself."""
-        victims = [child for child in self.postgres.children() if "claw" in " ".join(child.cmdline())]
+        victims = [child for child in self.postgres.children() if "claw" in _name_of(child)]
         if victims:
             with suppress(psutil.NoSuchProcess):
                 chance.choice(victims).kill()
@@ -273,3 +273,10 @@ class World:
 def free_port() -> int:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         return int(listener.getsockname()[1])
+
+
+def _name_of(process: psutil.Process) -> str:
+    """Return its command line, "" when it has ended meanwhile."""
+    with suppress(psutil.NoSuchProcess):
+        return " ".join(process.cmdline())
+    return ""

@@ -30,7 +30,8 @@ def test_the_example_runs_and_its_tokens_are_the_engines(platform: RunningPlatfo
         assert first["is_exact"]
         assert second["is_exact"]
         assert second["parent"] == first["id"]
-        assert first["version"] == second["version"] is not None
+        assert first["version"]
+        assert second["version"]  # another one, if a version went live in between
         assert len(first["completion_token_ids"]) == len(first["logprobs"]) > 0
         context = [*first["prompt_token_ids"], *first["completion_token_ids"]]
         assert second["prompt_token_ids"][: len(context)] == context
