@@ -67,7 +67,10 @@ def token_logprobs(logits: Tensor, token_ids: Tensor, temperatures: Tensor) -> t
 
 
 def policy_loss(tokens: PolicyTokens, loss: LossSettings) -> PolicyLoss:
-    """Return the weighted sum over the tokens of correction x loss (+ coefficient x KL to the base model)."""
+    """Return the weighted sum over the tokens of correction x loss (+ coefficient x KL to the base model).
+
+    Raises ValueError when the recipe compares with the base model and `tokens` has no log-probs of it.
+    """
     log_ratios = (tokens.logprobs - tokens.behaviour).detach()
     corrections = weigh_tokens(
         Drift(
@@ -80,7 +83,9 @@ def policy_loss(tokens: PolicyTokens, loss: LossSettings) -> PolicyLoss:
     )
     by_token = LOSSES[loss.kind](tokens, loss)
     values = corrections * by_token.values
-    if loss.kl in KL_LOSSES and tokens.reference is not None:
+    if loss.kl in KL_LOSSES:
+        if tokens.reference is None:
+            raise ValueError(f"the loss {loss.kl} needs log-probs of the base model")
         values = values + loss.kl_coefficient * KL_LOSSES[loss.kl](tokens.reference - tokens.logprobs)
     total = (tokens.weights * values).sum()
     return PolicyLoss(loss=total, sums=_add_up(tokens, total, corrections=corrections, is_clipped=by_token.is_clipped))

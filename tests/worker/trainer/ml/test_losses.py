@@ -120,6 +120,11 @@ def test_the_distance_to_the_base_model_costs(kl: str, extra: float) -> None:
     assert float(result.sums.reference_kl) == pytest.approx(math.e - 2)
 
 
+def test_a_distance_to_nothing_is_an_error_and_not_no_distance() -> None:
+    with pytest.raises(ValueError, match="base model"):
+        compute([1.0], [2.0], loss=LossSettings(kl="k2_loss", kl_coefficient=0.1))
+
+
 def test_k2_has_the_gradient_of_the_reverse_divergence_and_k3_has_not() -> None:
     """Enumerated over a vocabulary of 3: the expectation of each estimate's gradient under the policy itself."""
     logits = torch.tensor([0.3, -0.2, 0.9], dtype=torch.float64, requires_grad=True)
