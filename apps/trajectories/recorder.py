@@ -150,12 +150,6 @@ def _set_aside(exchange_id: str, error: Exception) -> int:
     return Exchange.objects.filter(pk=exchange_id, folded_at=None).update(folded_at=timezone.now(), fold_error=reason)
 
 
-def retry_set_aside(*, project_id: str) -> int:
-    """Put a project's exchanges that were set aside back into the queue; returns how many."""
-    rows = Exchange.objects.set_aside().filter(project_id=project_id)
-    return rows.update(folded_at=None, fold_error="")
-
-
 def is_transient(error: Exception) -> bool:
     """Say whether the error is about the server or the moment and not about the row."""
     state = sql_state(error)

@@ -66,13 +66,8 @@ def join_tokens(parent: bytes, shared: int, tail: bytes) -> bytes:
     return parent[: shared * ID_BYTES] + tail
 
 
-def split_messages(parent: Sequence[Any], messages: Sequence[Any]) -> tuple[int, bytes]:
-    """Return how many messages are shared from the start, and the rest as a JSON list."""
-    return split_spelled(list(map(dump_json, parent)), list(map(dump_json, messages)))
-
-
 def split_spelled(parent: Sequence[str], messages: Sequence[str]) -> tuple[int, bytes]:
-    """Do the same for messages that are JSON already."""
+    """Return how many messages, each spelled as JSON, are shared from the start, and the rest as a JSON list."""
     shared = 0
     for one, other in zip(parent, messages, strict=False):
         if one != other:
@@ -82,7 +77,7 @@ def split_spelled(parent: Sequence[str], messages: Sequence[str]) -> tuple[int, 
 
 
 def join_messages(parent: Sequence[Any], shared: int, tail: bytes) -> list[Any]:
-    """Undo `split_messages`."""
+    """Undo `split_spelled`."""
     return [*parent[:shared], *json.loads(tail)]
 
 

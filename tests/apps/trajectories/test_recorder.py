@@ -9,16 +9,18 @@ import pytest
 from django.db import InterfaceError, OperationalError, ProgrammingError, connection
 from django.utils import timezone
 
+from apps.accounts.access import Caller
 from apps.accounts.models import Agent, ApiKey
 from apps.core.contracts.arrays import pack_ids
 from apps.core.ids import new_id
 from apps.trajectories import recorder
 from apps.trajectories.folding import fold_exchanges
+from apps.trajectories.inbox import retry_call
 from apps.trajectories.models import Exchange, ExchangeStatus, SideCall, Step, Tools, Trajectory, TrajectoryState
-from apps.trajectories.recorder import fold_pending, retry_set_aside
+from apps.trajectories.recorder import fold_pending
 from apps.trajectories.services import close_idle_trajectories, complete_trajectory
 from apps.trajectories.trie import load_steps, load_tools
-from tests.factories.accounts import ApiKeyFactory
+from tests.factories.accounts import ApiKeyFactory, MembershipFactory
 from tests.factories.registry import VersionFactory
 from tests.factories.trajectories import TOOL, ExchangeFactory, TrajectoryFactory, chat_response
 
@@ -282,8 +284,8 @@ def test_what_was_set_aside_can_be_tried_again(key: ApiKey) -> None:
     bad = ExchangeFactory.create(key=key, dialect="klingon")
     fold_pending()
     Exchange.objects.filter(pk=bad.pk).update(dialect="chat")
-    assert retry_set_aside(project_id=bad.project_id) == 1
-    fold_pending()
+    owner = MembershipFactory.create(team=key.agent.project.team).user
+    retry_call(caller=Caller(user=owner), exchange_id=bad.id)  # and it is folded at once
     assert Step.objects.get().exchange_id == bad.id
 
 
