@@ -139,6 +139,11 @@ class Env(BaseSettings):
         named = [host.strip() for host in self.allowed_hosts.split(",") if host.strip()]
         return [*LOOPBACK, self.host, *self._host_of_base_url(), *named]
 
+    @property
+    def is_for_this_host(self) -> bool:
+        """Whether only users of this machine reach us: no name or address of ours leads here from elsewhere."""
+        return set(self.hosts) <= set(LOOPBACK)
+
     def _host_of_base_url(self) -> list[str]:
         host = urlsplit(self.base_url).hostname or ""
         return [f"[{host}]" if ":" in host else host] if host else []

@@ -33,7 +33,9 @@ class Caller:
         return self.user.role_in(project) if self.user else None
 
     def role_in_team(self, team: Team) -> Role | None:
-        """The caller's role in a team; None for a stranger, and for keys: they see one project."""
+        """The caller's role in a team; None for a stranger. A key may look at its project's team."""
+        if self.key is not None:
+            return Role.VIEWER if self.key.agent.project.team_id == team.id else None
         return self.user.role_in_team(team.id) if self.user else None
 
 

@@ -26,7 +26,7 @@ from apps.accounts.models import (
     User,
     hash_key,
 )
-from apps.core.errors import Conflict, InvalidInput, NotFound
+from apps.core.errors import Conflict, Forbidden, InvalidInput, NotFound
 from apps.core.ids import is_id
 from apps.core.notices import ROUTES_CHANGED, notify_processes
 from apps.core.redaction import BUILT_IN_NAMES, BadPattern, check_pattern
@@ -256,6 +256,11 @@ def find_team(*, caller: Caller, team_id: str, role: Role = Role.VIEWER) -> Team
     has = caller.role_in_team(team) if team else None
     if team is None or has is None:
         raise NotFound(f"there is no team {team_id!r}")
+    if caller.key is not None and not has.includes(role):
+        raise Forbidden(
+            "a key belongs to one project, and this holds for all projects of the team: let an owner log in, or change "
+            "the project's own (PATCH /api/v1/projects/<slug>/limits, with a key of scope admin)"
+        )
     require_enough(caller, has, role)
     return team
 

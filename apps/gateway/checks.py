@@ -10,23 +10,6 @@ MAX_CHOICES = 64
 Check = tuple[str, Callable[[Any], bool], str]
 """A field, whether its value will do, and what is expected otherwise. None is the same as absent."""
 
-# Accepted because clients send them; they steer other people's servers.
-IGNORED = frozenset(
-    {
-        "client_metadata",
-        "metadata",
-        "prediction",
-        "prompt_cache_key",
-        "prompt_cache_retention",
-        "request_id",
-        "safety_identifier",
-        "service_tier",
-        "store",
-        "user",
-        "verbosity",
-    }
-)
-
 _PROMPT_LOGPROBS = "they can crash an engine that serves adapters"
 
 
@@ -64,11 +47,6 @@ def refuse_fields(body: Mapping[str, Any], advices: Mapping[str, str]) -> None:
     if body.get("prompt_logprobs") is not None:  # 0 asks for them too; vLLM's CPU engine dies of it (decision 8)
         message = f"`prompt_logprobs` is not supported: {_PROMPT_LOGPROBS}."
         raise bad_request(message, param="prompt_logprobs", code="unsupported_parameter")
-
-
-def keep_meaningful(body: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields that an engine is to read: not those that are null, or for other people's servers."""
-    return {name: value for name, value in body.items() if value is not None and name not in IGNORED}
 
 
 def wrong(name: str, what: str) -> ApiError:

@@ -14,9 +14,11 @@ from typing import Self
 
 import aiohttp
 import structlog
+from aiohttp.abc import AbstractResolver
 from django.conf import settings
 
 from apps.gateway.engine_gate import BUSY_RETRY_AFTER_S, EngineGate, EngineUnavailableError, Wanted
+from apps.gateway.provider_resolver import ProviderResolver
 from apps.gateway.routes import EngineRoute
 
 __all__ = ["EngineBrokenError", "EngineRefusedError", "EngineUnavailableError", "Engines", "Reply"]
@@ -97,16 +99,13 @@ class Engines:
 
     def __init__(self) -> None:
         self.gate = EngineGate()
-        self._session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=KEPT_ALIVE_S),
-            timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT_S, sock_read=SILENCE_S),
-            cookie_jar=aiohttp.DummyCookieJar(),
-            auto_decompress=True,
-        )
+        self._own = _make_session(None)
+        self._providers = _make_session(ProviderResolver())
 
     async def close(self) -> None:
         self.gate.close()
-        await self._session.close()
+        await self._own.close()
+        await self._providers.close()
 
     async def ask(
         self,
@@ -148,7 +147,8 @@ class Engines:
         try:
             headers = _HEADERS | ({"Authorization": f"Bearer {engine.credential}"} if engine.credential else {})
             # A redirect is not followed: it could lead a credential, or us, anywhere.
-            response = await self._session.post(engine.url(path), data=body, headers=headers, allow_redirects=False)
+            session = self._providers if engine.is_provider else self._own
+            response = await session.post(engine.url(path), data=body, headers=headers, allow_redirects=False)
             self.gate.note_reached(engine)
             if response.status != 200:
                 await _raise_for_status(engine, response)
@@ -171,6 +171,15 @@ class Engines:
             self.gate.marks.note_unreachable(engine.id, reason=_words(error))
         else:
             self.gate.marks.note_unknown(engine.id)
+
+
+def _make_session(resolver: AbstractResolver | None) -> aiohttp.ClientSession:
+    return aiohttp.ClientSession(
+        connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=KEPT_ALIVE_S, resolver=resolver),
+        timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT_S, sock_read=SILENCE_S),
+        cookie_jar=aiohttp.DummyCookieJar(),
+        auto_decompress=True,
+    )
 
 
 @dataclass

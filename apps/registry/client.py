@@ -12,8 +12,10 @@ from types import TracebackType
 from typing import Any, Self
 
 import urllib3
+from urllib3.connection import HTTPConnection, HTTPSConnection
 
 from apps.core.errors import ServiceError, Unavailable
+from apps.registry.addresses import check_peer
 
 CONNECT_S = 2.0
 QUICK_S = 5.0  # lists, unloads
@@ -70,10 +72,9 @@ def _read_model(item: Mapping[str, Any]) -> ServedModel:
 class EngineClient:
     """One engine. Use as a context manager, or call `close`."""
 
-    def __init__(self, base_url: str, *, credential: str = "") -> None:
+    def __init__(self, base_url: str) -> None:
         self.base_url = base_url.rstrip("/")
-        headers = {"Authorization": f"Bearer {credential}"} if credential else {}
-        self._pool = urllib3.PoolManager(num_pools=1, retries=False, headers=headers)
+        self._pool = urllib3.PoolManager(num_pools=1, retries=False)
 
     def __enter__(self) -> Self:
         return self
@@ -94,18 +95,6 @@ class EngineClient:
             return [_read_model(item) for item in answer["data"]]
         except (KeyError, TypeError, AttributeError) as error:
             raise EngineNonsense(f"{self.base_url} lists its models in an unknown shape") from error
-
-    def check_provider(self) -> None:
-        """Raise unless a provider answers here and takes our credential. Some list no models: that they say so is fine.
-
-        Its own words about a credential are kept back, since they may quote it.
-        """
-        try:
-            self._call("GET", "/models", read_s=QUICK_S)
-        except EngineRefused as error:
-            if error.engine_status in {401, 402, 403}:
-                message = f"{self.base_url} refuses the credential ({error.engine_status}): enter another one"
-                raise EngineRefused(message, engine_status=error.engine_status) from None
 
     def load_adapter(self, name: str, path: str) -> None:
         """Load the adapter in the folder `path` (as the engine sees it) under `name`."""
@@ -190,6 +179,49 @@ class EngineClient:
         if answer.status >= 300:  # followed, it could lead a credential anywhere
             raise EngineNonsense(f"{self.base_url}{path} answered {answer.status} and points elsewhere")
         return answer.data
+
+
+class ProviderClient(EngineClient):
+    """A server that a project's owner has named, asked with its credential. It may not be where no provider may be,
+    whatever its name has come to mean since it was looked up.
+    """
+
+    def __init__(self, base_url: str, *, credential: str) -> None:
+        super().__init__(base_url)
+        self._pool.headers = {"Authorization": f"Bearer {credential}"} if credential else {}
+        self._pool.pool_classes_by_scheme = {"http": _GuardedPool, "https": _GuardedSecurePool}
+
+    def check(self) -> None:
+        """Raise unless a provider answers here and takes our credential. Some list no models: that they say so is fine.
+
+        Its own words about a credential are kept back, since they may quote it.
+        """
+        try:
+            self._call("GET", "/models", read_s=QUICK_S)
+        except EngineRefused as error:
+            if error.engine_status in {401, 402, 403}:
+                message = f"{self.base_url} refuses the credential ({error.engine_status}): enter another one"
+                raise EngineRefused(message, engine_status=error.engine_status) from None
+
+
+class _GuardedConnection(HTTPConnection):
+    def connect(self) -> None:
+        super().connect()
+        check_peer(self.host, self.sock.getpeername()[0])
+
+
+class _GuardedSecureConnection(HTTPSConnection):
+    def connect(self) -> None:
+        super().connect()
+        check_peer(self.host, self.sock.getpeername()[0])
+
+
+class _GuardedPool(urllib3.HTTPConnectionPool):
+    ConnectionCls = _GuardedConnection
+
+
+class _GuardedSecurePool(urllib3.HTTPSConnectionPool):
+    ConnectionCls = _GuardedSecureConnection
 
 
 def _tell_why(error: urllib3.exceptions.HTTPError) -> str:

@@ -3,26 +3,26 @@
 Speaks to no engine. A provider's credential comes in here and goes out to callers of engines only.
 """
 
-import ipaddress
 import re
 from typing import Any
 from urllib.parse import urlsplit
 
-from django.conf import settings
 from django.db import transaction
 
 from apps.accounts.access import Caller, require_role
 from apps.accounts.models import Project, Role
 from apps.accounts.services import record_event
-from apps.core.errors import Conflict, Forbidden, InvalidInput, NotFound
+from apps.core.errors import Conflict, InvalidInput, NotFound
 from apps.core.ids import is_id
 from apps.core.notices import ROUTES_CHANGED, notify_processes
+from apps.registry.addresses import check_host, is_address
 from apps.registry.credentials import seal_credential, unseal_credential
 from apps.registry.models import Engine, EngineKind, EngineState, Policy, Teacher
 
 RESERVED_NAME = "default"  # what every project's policy is called too
 SHORTEST_HINTED = 12  # of a shorter credential four letters would tell too much
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/-]*")
+_NUMBER = re.compile(r"[0-9]+|0x[0-9a-f]*")  # what ends in one is read as an address, whatever its form
 _CREDENTIAL = re.compile(r"[\x21-\x7e]*")
 
 
@@ -86,7 +86,7 @@ def open_credential(engine: Engine) -> str:
     """
     if engine.kind == EngineKind.VLLM:
         return ""
-    _check_host(urlsplit(engine.base_url).hostname or "")
+    check_host(urlsplit(engine.base_url).hostname or "")
     return unseal_credential(engine.sealed_credential)
 
 
@@ -156,28 +156,7 @@ def _check_address(base_url: str) -> str:
         raise InvalidInput("an address begins with https:// or http:// and a host", field="base_url")
     if "@" in parts.netloc or parts.query or parts.fragment:
         raise InvalidInput("the address may hold no user, ? or #; the credential has its own field", field="base_url")
-    _check_host(host)
+    if _NUMBER.fullmatch(host.rstrip(".").rpartition(".")[2]) and not is_address(host):
+        raise InvalidInput(f"{host} is neither a name nor four numbers with dots between", field="base_url")
+    check_host(host)
     return base_url.rstrip("/")
-
-
-def _is_link_local(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_link_local
-    except ValueError:  # a name
-        return False
-
-
-def _check_host(host: str) -> None:
-    allowed = settings.CLAW.provider_hosts
-    if host not in allowed and _is_link_local(host):
-        raise Forbidden(
-            f"{host} is link-local, as clouds' metadata services are; only operators can allow it "
-            "(CLAW_PROVIDER_HOSTS)",
-            field="base_url",
-        )
-    if allowed and host not in allowed:
-        raise Forbidden(
-            f"this platform's operators allow no provider at {host}; they allow {', '.join(allowed)} "
-            "(CLAW_PROVIDER_HOSTS)",
-            field="base_url",
-        )

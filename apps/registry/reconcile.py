@@ -4,6 +4,7 @@ Runs every few seconds; each pass is complete in itself. Knows nothing of how ve
 """
 
 from datetime import timedelta
+from urllib.parse import urlsplit
 
 import structlog
 from django.conf import settings
@@ -15,7 +16,8 @@ from apps.core.contracts.tasks import REFRESH_VERSION
 from apps.core.errors import ServiceError
 from apps.core.jobs import queue_task
 from apps.core.notices import ROUTES_CHANGED, notify_processes
-from apps.registry.client import EngineClient, EngineUnreachable, ServedModel
+from apps.registry.addresses import check_name
+from apps.registry.client import EngineClient, EngineUnreachable, ProviderClient, ServedModel
 from apps.registry.deployments import load_version, record_deployment, unload_version
 from apps.registry.models import Deployment, DeploymentState, Engine, EngineState, Policy, Version, VersionState
 from apps.registry.providers import open_credential
@@ -73,8 +75,10 @@ def _learn_provider(engine: Engine) -> bool:
     now = timezone.now()
     Engine.objects.filter(pk=engine.pk).update(checked_at=now)
     try:
-        with EngineClient(engine.base_url, credential=open_credential(engine)) as client:
-            client.check_provider()
+        credential = open_credential(engine)
+        check_name(urlsplit(engine.base_url).hostname or "")
+        with ProviderClient(engine.base_url, credential=credential) as client:
+            client.check()
     except ServiceError as error:
         return _set_state(engine, EngineState.DOWN, error=error.message)
     Engine.objects.filter(pk=engine.pk).update(last_seen_at=now)

@@ -9,8 +9,8 @@ from typing import Any
 
 import orjson
 
-from apps.gateway.checks import keep_meaningful
 from apps.gateway.dialect import Json
+from apps.gateway.known_fields import keep_meaningful
 
 _ABOUT_TOOLS = ("tools", "tool_choice", "parallel_tool_calls")
 

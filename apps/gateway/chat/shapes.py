@@ -1,7 +1,7 @@
 """What a chat request may hold. Explicit tables; the engine itself checks what it alone understands.
 
-Three kinds of fields: those that we read (checked here), those that change nothing (dropped), those that would change
-the meaning and are not supported (refused by name). Every other field goes to the engine as it is.
+Four kinds of fields: those that we read (checked here), those that go to the engine as they are, those that change
+nothing (dropped), those that would change the meaning and are not supported (refused by name). There are no others.
 """
 
 from typing import Any
@@ -12,18 +12,36 @@ from apps.gateway.chat.engine_form import make_engine_body
 from apps.gateway.checks import COMMON, Check, check_fields, is_kind, refuse_fields, wrong
 from apps.gateway.dialect import ModelRequest
 from apps.gateway.errors import bad_request
+from apps.gateway.known_fields import IGNORED, SAMPLING, TEMPLATE, refuse_unknown
+from apps.gateway.known_fields import REFUSED as REFUSED_ANYWHERE
 
 ROLES = frozenset({"system", "developer", "user", "assistant", "tool"})
 
+READ = frozenset(
+    {
+        "logprobs",
+        "max_completion_tokens",
+        "messages",
+        "modalities",
+        "model",
+        "n",
+        "parallel_tool_calls",
+        "stream",
+        "stream_options",
+        "tool_choice",
+        "tools",
+        "top_logprobs",
+    }
+)
 # Field → what to do instead.
-REFUSED = {
+REFUSED = REFUSED_ANYWHERE | {
     "audio": "this platform's models do not speak",
     "echo": "an answer is what the model says; the prompt you have",
     "function_call": "use `tool_choice`",
     "functions": "use `tools`",
-    "use_beam_search": "the log-probs of a beam are not those of sampling",
     "web_search_options": "this platform has no web search: give the model a tool of your own",
 }
+KNOWN = READ | SAMPLING | TEMPLATE | IGNORED | REFUSED.keys() | {"prompt_logprobs"}
 
 _CHECKS: tuple[Check, ...] = (
     ("messages", lambda value: isinstance(value, list) and bool(value), "a list of at least one message"),
@@ -37,6 +55,7 @@ _CHOICES = ("auto", "none", "required")
 def read_chat_request(raw: bytes) -> ModelRequest:
     """Return the request in these bytes; raises ApiError (400) that names the field at fault."""
     body = read_json(raw)
+    refuse_unknown(body, KNOWN)
     refuse_fields(body, REFUSED)
     check_fields(body, _CHECKS)
     _refuse_unsupported(body)

@@ -1,26 +1,29 @@
 """What a completion request may hold, and the chat form that the pool keeps of it.
 
-Like chat: fields that we read, that change nothing, that are refused by name; every other goes to the engine.
+Like chat: fields that we read, that go to the engine, that change nothing, that are refused by name.
 """
 
 from typing import Any
 
 from apps.gateway.bodies import read_json
 from apps.gateway.capture import Wishes
-from apps.gateway.checks import COMMON, Check, check_fields, keep_meaningful, refuse_fields, wrong
+from apps.gateway.checks import COMMON, Check, check_fields, refuse_fields, wrong
 from apps.gateway.dialect import Json, ModelRequest
 from apps.gateway.errors import bad_request
+from apps.gateway.known_fields import IGNORED, SAMPLING, keep_meaningful, refuse_unknown
+from apps.gateway.known_fields import REFUSED as REFUSED_ANYWHERE
 
 MAX_LOGPROBS = 20  # what vLLM gives at most
 MAX_ANSWERS = 256  # prompts times choices
 
+READ = frozenset({"best_of", "logprobs", "model", "n", "prompt", "stream", "stream_options"})
 # Field → what to do instead.
-REFUSED = {
+REFUSED = REFUSED_ANYWHERE | {
     "echo": "an answer is what the model says; the prompt you have",
     "prompt_embeds": "the pool keeps tokens, and these are none",
     "suffix": "this platform's models write on, they fill no gaps",
-    "use_beam_search": "the log-probs of a beam are not those of sampling",
 }
+KNOWN = READ | SAMPLING | IGNORED | REFUSED.keys() | {"prompt_logprobs"}
 
 _CHECKS: tuple[Check, ...] = (
     (
@@ -35,6 +38,7 @@ _CHECKS: tuple[Check, ...] = (
 def read_completion_request(raw: bytes) -> ModelRequest:
     """Return the request in these bytes; raises ApiError (400) that names the field at fault."""
     body = read_json(raw)
+    refuse_unknown(body, KNOWN)
     refuse_fields(body, REFUSED)
     check_fields(body, _CHECKS)
     _check_best_of(body)

@@ -4,10 +4,26 @@ from dataclasses import dataclass
 from typing import Any
 
 from apps.gateway.bodies import read_json
-from apps.gateway.checks import COMMON, Check, check_fields, is_kind, keep_meaningful, wrong
+from apps.gateway.checks import COMMON, Check, check_fields, is_kind, wrong
 from apps.gateway.dialect import Json
+from apps.gateway.known_fields import IGNORED, keep_meaningful, refuse_unknown
 
 FLOAT, BASE64 = "float", "base64"
+
+# OpenAI's, then what vLLM understands beyond them.
+KNOWN = IGNORED | {
+    "dimensions",
+    "encoding_format",
+    "input",
+    "model",
+    "add_special_tokens",
+    "cache_salt",
+    "mm_processor_kwargs",
+    "priority",
+    "truncate_prompt_tokens",
+    "truncation_side",
+    "use_activation",
+}
 
 _CHECKS: tuple[Check, ...] = (
     ("encoding_format", lambda value: value in (FLOAT, BASE64), f"`{FLOAT}` or `{BASE64}`"),
@@ -28,6 +44,7 @@ class EmbeddingsRequest:
 def read_embeddings_request(raw: bytes) -> EmbeddingsRequest:
     """Return the request in these bytes; raises ApiError (400) that names the field at fault."""
     body = read_json(raw)
+    refuse_unknown(body, KNOWN)
     check_fields(body, _CHECKS)
     _check_input(body.get("input"))
     return EmbeddingsRequest(body["model"], keep_meaningful(body), body.get("encoding_format") == BASE64)

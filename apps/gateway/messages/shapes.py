@@ -10,6 +10,7 @@ from typing import Any
 from apps.gateway.bodies import read_json
 from apps.gateway.capture import Wishes
 from apps.gateway.dialect import Json, ModelRequest
+from apps.gateway.known_fields import LONGEST_NAME
 from apps.gateway.messages.content import render_messages
 from apps.gateway.messages.fields import take_object, take_text, wrong
 from apps.gateway.messages.tools import render_choice, render_tools
@@ -207,7 +208,7 @@ _CHECKS: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
 def _check_fields(body: Json) -> None:
     for name, value in body.items():
         if value is not None and name not in RENDERED | IGNORED | PASSED | set(REFUSED):
-            raise wrong(name, "Extra inputs are not permitted")
+            raise wrong(name[:LONGEST_NAME], "Extra inputs are not permitted")
     for name, advice in REFUSED.items():
         if body.get(name):
             raise wrong(name, f"not supported: {advice}")

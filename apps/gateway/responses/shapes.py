@@ -1,8 +1,8 @@
 """What a Responses request may hold, and the chat request that it becomes.
 
 Explicit tables: fields that are read here, fields that go to the engine as they are, fields that change nothing, and
-fields that would change the meaning and are refused by name. What stands in no table is left out, and the client is
-told. `truncation` is accepted, but nothing is ever cut: the engine refuses a prompt that is too long.
+fields that would change the meaning and are refused by name. There are no others. `truncation` is accepted, but nothing
+is ever cut: the engine refuses a prompt that is too long.
 """
 
 from collections.abc import Callable
@@ -13,35 +13,32 @@ import orjson
 
 from apps.gateway.bodies import read_json
 from apps.gateway.capture import Wishes
-from apps.gateway.checks import COMMON, IGNORED, Check, check_fields, is_kind, refuse_fields, wrong
+from apps.gateway.checks import COMMON, Check, check_fields, is_kind, refuse_fields, wrong
 from apps.gateway.dialect import Json, ModelRequest
 from apps.gateway.errors import bad_request
+from apps.gateway.known_fields import IGNORED, SAMPLING, TEMPLATE, refuse_unknown
+from apps.gateway.known_fields import REFUSED as REFUSED_ANYWHERE
 from apps.gateway.responses.history import History
 from apps.gateway.responses.speech import Manner
-from apps.gateway.responses.tools import ToolBook, plain, read_tools
+from apps.gateway.responses.tools import ToolBook, read_tools
 
 SEALED = "reasoning.encrypted_content"
 LOGPROBS = "message.output_text.logprobs"
 
-# Names that chat completions have too, and what vLLM and others understand beyond OpenAI's.
-PASSED = frozenset(
+# What chat completions have names for that mean nothing here, or are said in other words.
+_CHATS_OWN = frozenset(
     {
-        "chat_template_kwargs",
-        "frequency_penalty",
-        "logit_bias",
-        "min_p",
-        "min_tokens",
-        "parallel_tool_calls",
-        "presence_penalty",
-        "repetition_penalty",
-        "seed",
-        "stop",
-        "stop_token_ids",
-        "temperature",
-        "top_k",
-        "top_p",
+        "add_generation_prompt",
+        "continue_final_message",
+        "max_tokens",
+        "reasoning_effort",
+        "response_format",
+        "return_prompt_text",
+        "return_token_ids",
+        "return_tokens_as_token_ids",
     }
 )
+PASSED = (SAMPLING | TEMPLATE | {"parallel_tool_calls"}) - _CHATS_OWN
 READ = frozenset(
     {
         "include",
@@ -59,13 +56,22 @@ READ = frozenset(
     }
 )
 # Read by nobody here, beside what is so in every dialect.
-UNREAD = IGNORED | {"max_tool_calls", "prompt_cache_options", "stream_options", "truncation"}
+UNREAD = IGNORED | {
+    "access_programs",
+    "background_options",
+    "context_management",  # told: see `_find_unmet`
+    "image",
+    "max_tool_calls",
+    "stream_options",
+    "truncation",
+}
 # Field → what to do instead.
-REFUSED = {
+REFUSED = REFUSED_ANYWHERE | {
     "background": "wait for the answer, or stream it",
     "conversation": "use `previous_response_id`, or send the conversation as `input`",
     "prompt": "this platform keeps no prompt templates: send `instructions` and `input`",
 }
+KNOWN = PASSED | READ | UNREAD | REFUSED.keys() | {"prompt_logprobs"}
 _ECHOED = ("max_tool_calls", "prompt_cache_key", "safety_identifier", "service_tier", "user")
 
 
@@ -80,6 +86,7 @@ class ResponsesRequest(ModelRequest):
 def check_request(raw: bytes) -> Json:
     """Return the body; raises ApiError (400) that names the field at fault. Items and tools are not looked at yet."""
     body = read_json(raw)
+    refuse_unknown(body, KNOWN)
     refuse_fields(body, REFUSED)
     check_fields(body, _CHECKS)
     if not body.get("input") and not body.get("previous_response_id"):
@@ -106,7 +113,7 @@ def make_request(body: Json, *, items: Any, earlier: list[Json]) -> ResponsesReq
         is_streamed=bool(body.get("stream")),
         wishes=Wishes(logprobs=LOGPROBS in include),
         chat_form=form,
-        dropped=tools.dropped | history.dropped | _unknown_fields(body),
+        dropped=tools.dropped | history.dropped | _find_unmet(body),
         manner=Manner(tools=tools, is_summary=summary is not None, is_sealed=SEALED in include),
         echo=_make_echo(body, tools),
     )
@@ -146,9 +153,9 @@ def _read_format(form: Any) -> Json | None:
     return {"type": kind, "json_schema": schema}
 
 
-def _unknown_fields(body: Json) -> Json:
-    unknown = body.keys() - PASSED - READ - UNREAD - REFUSED.keys()
-    return {plain(name): "unknown" for name in sorted(unknown) if body[name] is not None}
+def _find_unmet(body: Json) -> Json:
+    """Return what was understood but cannot be done, so that the client is told and the pool knows."""
+    return {"context_management": "nothing is cut or summarised"} if body.get("context_management") else {}
 
 
 def _make_echo(body: Json, tools: ToolBook) -> Json:

@@ -7,7 +7,7 @@ import pytest
 from rest_framework.test import APIClient
 
 from apps.accounts import services
-from apps.accounts.models import Agent, ApiKey, AuditEvent, CaptureMode, Project, Team, User
+from apps.accounts.models import Agent, ApiKey, AuditEvent, CaptureMode, Project, Scope, Team, User
 from apps.core.ids import new_id
 from apps.core.redaction import BUILT_IN_NAMES
 from tests.factories.accounts import AgentFactory
@@ -16,6 +16,12 @@ pytestmark = pytest.mark.django_db
 
 Login = Callable[[User], APIClient]
 NONE = dict.fromkeys(["requests_per_minute", "tokens_per_minute", "max_in_flight", "tokens_per_day"])
+
+
+@pytest.fixture
+def admin_client(manage_key: ApiKey, manage_client: APIClient) -> APIClient:
+    ApiKey.objects.filter(pk=manage_key.pk).update(scope=Scope.ADMIN)
+    return manage_client
 
 
 class TestLimits:
@@ -81,10 +87,25 @@ class TestLimits:
             assert client.patch(url, body).status_code == 404
         assert client_of(trainer).get(url).status_code == 200
         assert client_of(trainer).patch(url, body).status_code == 403
-        is_team = isinstance(target, Team)  # a key sees its project and no more
-        assert manage_client.get(url).status_code == (404 if is_team else 200)
-        assert manage_client.patch(url, body).status_code == (404 if is_team else 403)
+        assert manage_client.get(url).status_code == 200
+        assert manage_client.patch(url, body).status_code == 403
         assert client_of(trainer).put(url, body).status_code == 405
+
+    def test_a_key_of_scope_admin_sets_all_but_the_teams(
+        self, admin_client: APIClient, url: str, target: ApiKey | Project | Team
+    ) -> None:
+        answer = admin_client.patch(url, {"max_in_flight": 1})
+        if isinstance(target, Team):
+            assert answer.status_code == 403
+            assert "an owner log in" in answer.json()["detail"]
+            assert admin_client.get(url).json() == NONE
+        else:
+            assert (answer.status_code, answer.json()["max_in_flight"]) == (200, 1)
+
+    def test_a_key_sees_its_own_team_only(self, admin_client: APIClient, other_project: Project) -> None:
+        url = f"/api/v1/teams/{other_project.team_id}/limits"
+        assert admin_client.get(url).status_code == 404
+        assert admin_client.patch(url, {"max_in_flight": 1}).status_code == 404
 
     @pytest.mark.parametrize("name", ["x", "%00", new_id("key"), new_id("team")])
     def test_what_is_missing_is_404(self, client_of: Login, owner: User, project: Project, name: str) -> None:

@@ -60,7 +60,8 @@ def strict_tool(*, is_strict: bool) -> dict[str, Any]:
         {"chat_template_kwargs": {"enable_thinking": False}},
         {"top_k": 5},
         {"min_p": 0.1},
-        {"brand_new": {"a": 1}},
+        {"structured_outputs": {"json": {"type": "object"}}},
+        {"documents": [{"title": "a", "text": "b"}]},
     ],
     ids=str,
 )
@@ -78,6 +79,7 @@ def test_what_steers_the_answer_goes_to_the_engine(
     "fields",
     [
         {"store": True},
+        {"session_id": "s"},
         {"metadata": {"a": "b"}},
         {"user": "alice"},
         {"service_tier": "auto"},

@@ -211,6 +211,23 @@ def test_a_credential_does_not_show_in_what_is_logged() -> None:
     assert "sk-teacher" not in repr(provider("http://teacher/v1"))
 
 
+async def test_a_name_that_leads_to_this_machine_is_called_for_those_only_who_sit_at_it(
+    engines: Engines, fakes: list[FakeEngine], settings: Settings
+) -> None:
+    teacher = provider(f"http://localhost:{fakes[0].port}/v1")
+    await call(engines, teacher)
+    settings.CLAW = settings.CLAW.model_copy(update={"allowed_hosts": "claw.example.com", "engine_wait_s": 0.1})
+    others = Engines()  # has no connection open and no name looked up
+    try:
+        with pytest.raises(EngineUnavailableError):
+            await call(others, teacher)
+        settings.CLAW = settings.CLAW.model_copy(update={"provider_hosts": ("localhost",), "engine_wait_s": 10.0})
+        await call(others, teacher)
+    finally:
+        await others.close()
+    assert len(fakes[0].calls) == 2
+
+
 @pytest.mark.parametrize("status", [401, 402, 403])
 async def test_a_provider_that_refuses_our_credential_is_not_the_clients_fault(
     engines: Engines, fakes: list[FakeEngine], status: int

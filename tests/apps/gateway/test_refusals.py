@@ -141,9 +141,12 @@ def test_null_is_the_same_as_absent(http: httpx.Client) -> None:
     assert http.post(PATH, json=chat(**fields)).status_code == 200
 
 
-def test_unknown_fields_are_accepted_and_go_to_the_engine(http: httpx.Client, engine: FakeEngine) -> None:
-    assert http.post(PATH, json=chat(chat_template_kwargs={"x": 1}, brand_new=True)).status_code == 200
-    assert engine.calls[0].body["brand_new"] is True
+def test_an_unknown_field_is_refused_by_name(http: httpx.Client, engine: FakeEngine) -> None:
+    response = http.post(PATH, json=chat(brand_new=False))
+
+    assert_error(response, status=400, code="unknown_parameter", param="brand_new")
+    assert engine.calls == []
+    assert not Exchange.objects.exists()
 
 
 @pytest.mark.parametrize("is_streamed", [False, True])

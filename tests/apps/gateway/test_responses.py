@@ -330,15 +330,16 @@ def test_an_engines_refusal_is_told_in_its_own_words(http: httpx.Client) -> None
     assert answer.json()["error"]["code"] == "context_length_exceeded"
 
 
-def test_hosted_tools_and_unknown_fields_are_left_out_and_told(http: httpx.Client, engine: FakeEngine) -> None:
+def test_hosted_tools_and_unmet_wishes_are_left_out_and_told(http: httpx.Client, engine: FakeEngine) -> None:
     search = {"type": "web_search", "external_web_access": False}
-    answer = http.post(PATH, json=ask_for(tools=[LOOK, search], tool_choice="auto", sparkle=1, seed=3))
+    wishes = {"context_management": [{"type": "compaction", "compact_threshold": 9000}], "seed": 3}
+    answer = http.post(PATH, json=ask_for(tools=[LOOK, search], tool_choice="auto", **wishes))
     assert answer.status_code == 200
-    assert answer.headers["x-claw-dropped"] == "tools[1]:web_search, sparkle, seed"
+    assert answer.headers["x-claw-dropped"] == "tools[1]:web_search, context_management, seed"
     assert check_response(answer.json())["tools"] == [LOOK]
     body = engine.calls[-1].body
     assert [tool["function"]["name"] for tool in body["tools"]] == ["look"]
-    assert "sparkle" not in body
+    assert "context_management" not in body
 
 
 def test_without_tools_there_is_nothing_to_choose(http: httpx.Client, engine: FakeEngine) -> None:

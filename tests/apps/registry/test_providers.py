@@ -11,8 +11,10 @@ from pytest_django.fixtures import Settings
 from rest_framework.test import APIClient
 
 from apps.accounts.models import AuditEvent, Project, User
+from apps.core.errors import Forbidden
 from apps.core.ids import new_id
 from apps.registry import reconcile
+from apps.registry.client import ProviderClient
 from apps.registry.models import Engine, EngineState, Policy, Teacher
 from apps.registry.reconcile import reconcile_engines
 from apps.registry.refresh import serving_engines
@@ -78,6 +80,10 @@ def test_a_short_credential_shows_nothing_of_itself(owner_client: APIClient) -> 
         ({"base_url": "https://example.com:99999/v1"}, "base_url"),
         ({"base_url": "https://example.com/" + "x" * 200}, "base_url"),
         ({"base_url": ""}, "base_url"),
+        ({"base_url": "http://127.1/v1"}, "base_url"),
+        ({"base_url": "http://2130706433:8000/v1"}, "base_url"),
+        ({"base_url": "http://0x7f000001/v1"}, "base_url"),
+        ({"base_url": "http://api.example.0x7f/v1"}, "base_url"),
         ({"credential": "sk 1\nX-Evil: 1"}, "credential"),
         ({"max_in_flight": 0}, "max_in_flight"),
         ({"kind": "vllm"}, "kind"),
@@ -103,6 +109,50 @@ def test_no_provider_is_where_clouds_keep_their_secrets(owner_client: APIClient,
     assert (refused.status_code, refused.json()["field"]) == (403, "base_url")
     settings.CLAW = settings.CLAW.model_copy(update={"provider_hosts": (host.strip("[]"),)})
     assert owner_client.post(ENGINES, body).status_code == 201
+
+
+NUMBERS = ["127.0.0.1", "127.9.9.9", "0.0.0.0", "[::1]", "[::]", "[::ffff:127.0.0.1]"]  # noqa: S104 (nothing is bound)
+LOCAL = [*NUMBERS, "localhost", "a.localhost"]
+
+
+@pytest.mark.parametrize("host", LOCAL)
+def test_no_provider_is_on_the_machine_that_others_than_its_users_reach(
+    owner_client: APIClient, settings: Settings, host: str
+) -> None:
+    body = {**BODY, "base_url": f"http://{host}:11434/v1"}
+    settings.CLAW = settings.CLAW.model_copy(update={"base_url": "https://claw.example.com"})
+    refused = owner_client.post(ENGINES, body)
+    assert (refused.status_code, refused.json()["field"]) == (403, "base_url")
+    assert "this machine itself" in refused.content.decode()
+    settings.CLAW = settings.CLAW.model_copy(update={"provider_hosts": (host.strip("[]"),)})
+    assert owner_client.post(ENGINES, body).status_code == 201
+
+
+@pytest.mark.parametrize("host", LOCAL)
+def test_a_platform_for_one_machine_has_providers_there(owner_client: APIClient, host: str) -> None:
+    assert owner_client.post(ENGINES, {**BODY, "base_url": f"http://{host}:11434/v1"}).status_code == 201
+
+
+def test_a_name_that_leads_to_the_machine_itself_is_not_called(
+    project: Project, server: FakeEngine, settings: Settings
+) -> None:
+    name = "127.1"  # to the resolver, a name that means this machine
+    address = server.base_url.replace("127.0.0.1", name)
+    provider = ProviderFactory.create(project=project, base_url=f"{address}/v1")
+    settings.CLAW = settings.CLAW.model_copy(update={"allowed_hosts": "claw.example.com"})
+    checked = reconcile.check_provider(provider)
+    assert checked.state == EngineState.DOWN
+    assert f"{name} is this machine itself" in checked.last_error
+    settings.CLAW = settings.CLAW.model_copy(update={"allowed_hosts": ""})
+    assert reconcile.check_provider(provider).state == EngineState.UP
+
+
+def test_a_name_that_means_another_place_by_the_time_of_the_call_is_not_called(
+    server: FakeEngine, settings: Settings
+) -> None:
+    settings.CLAW = settings.CLAW.model_copy(update={"allowed_hosts": "claw.example.com"})
+    with ProviderClient(server.base_url, credential="sk-1") as client, pytest.raises(Forbidden, match="this machine"):
+        client.check()
 
 
 def test_one_address_is_added_once_a_project(owner_client: APIClient, other_project: Project) -> None:
