@@ -33,7 +33,8 @@ def test_keys_have_a_role_by_scope_in_their_own_project(
     manage_key.scope = Scope.ADMIN
     assert Caller(key=manage_key).role_in(project) == Role.OWNER
     assert Caller(key=manage_key).role_in(other_project) is None
-    assert Caller(key=manage_key).role_in_team(project.team) is None
+    assert Caller(key=manage_key).role_in_team(project.team) == Role.VIEWER
+    assert Caller(key=manage_key).role_in_team(other_project.team) is None
 
 
 def test_a_key_of_too_small_a_scope_is_told_which_it_needs(project: Project, key: ApiKey) -> None:
