@@ -7,8 +7,9 @@ from apps.accounts.models import Project, Role
 from apps.core.errors import InvalidInput, ServiceError
 from apps.core.texts import NUL_OR_HALF, is_storable
 from apps.feedback.models import Label
-from apps.feedback.scoring import REWARD_FIELD
-from apps.feedback.services import MAX_TEXT, add_label, take_back_label
+from apps.feedback.rescoring import RESCORE
+from apps.feedback.score_schema import MAX_TEXT, REWARD_FIELD
+from apps.feedback.services import add_label, take_back_label
 from apps.trajectories.bulk.actions import POOL_ACTIONS, Action, Outcomes, Settings, apply_each, caller_of, take_only
 from apps.trajectories.bulk.models import BulkJob
 from apps.trajectories.models import Trajectory
@@ -67,7 +68,7 @@ REWARD = Action(
     apply=_reward,
     undo=_take_back,
 )
-ACTIONS: Mapping[str, Action] = {action.name: action for action in (REWARD, *POOL_ACTIONS)}
+ACTIONS: Mapping[str, Action] = {action.name: action for action in (REWARD, *POOL_ACTIONS, RESCORE)}
 
 
 def find_action(name: str) -> Action:

@@ -3,7 +3,7 @@
 from django.db import transaction
 
 from apps.feedback.models import Label, Source
-from apps.feedback.services import score_labels
+from apps.feedback.rewards import score_labels
 from apps.trajectories.models import Trajectory
 from apps.trajectories.services import set_rewards
 

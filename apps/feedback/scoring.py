@@ -1,17 +1,25 @@
 """Reward = a documented function of the labels. Pure: the same labels give the same reward, whenever it is computed.
 
-- Only current labels (not superseded, not taken back) of the field `reward` count.
-- For one target, the most trusted source that spoke decides alone: human, then end user, environment, judge, rule.
-  Within that source it is the mean over all its labels.
-- A trajectory's reward comes from labels on the trajectory itself; if it has none, it is the mean over its steps that
-  have a reward. No label is no reward (None), never zero.
+- Only current labels (not superseded, not taken back) count, each with what its field makes of it, from -1 to 1.
+- For one field of one target, the tiers of trust are asked in turn, and the first in which anybody spoke decides:
+  within it, each source is the mean of its labels, and the sources are weighed. By default each source is a tier of
+  its own: human, end user, environment, judge, next state, rule.
+- A target's reward is the mean of its fields' rewards, weighed as the schema says.
+- A step without labels of its own has the mean of its spans' rewards. A trajectory's reward comes from labels on the
+  trajectory itself; if it has none, it is the mean over its steps that have a reward. No label is no reward (None),
+  never zero.
+
+docs/rewards.md tells it with examples.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any
 
-REWARD_FIELD = "reward"
-TRUST = ("human", "end_user", "environment", "judge", "rule")  # the first that spoke decides
+from apps.feedback.score_schema import DEFAULT_TRUST, REWARD_FIELD
+
+Trust = Sequence[Mapping[str, float]]
+Span = tuple[int, int]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,7 +28,31 @@ class Judgement:
 
     source: str
     value: float
+    field: str = REWARD_FIELD
     step_id: str | None = None
+    span: Span | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class SourceTerm:
+    """What the labels of one source say of one field."""
+
+    source: str
+    reward: float
+    weight: float
+    values: tuple[float, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class FieldTerm:
+    """What one field adds to a reward."""
+
+    field: str
+    reward: float
+    weight: float
+    sources: tuple[SourceTerm, ...]
+    n_outranked: int
+    """Labels of less trusted sources, which do not count."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,10 +60,9 @@ class Verdict:
     """What the labels of one target add up to, and from what."""
 
     reward: float
-    source: str
-    values: tuple[float, ...]
-    n_outranked: int
-    """Labels of less trusted sources, which do not count."""
+    fields: tuple[FieldTerm, ...]
+    n_spans: int = 0
+    """Spans whose mean this is; 0: it comes from labels on the target itself."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,34 +70,110 @@ class Score:
     """Rewards of a trajectory and its steps. `verdict` is None when the reward comes from the steps or from nothing."""
 
     reward: float | None
-    step_rewards: Mapping[str, float]
+    step_verdicts: Mapping[str, Verdict]
     verdict: Verdict | None
 
+    @property
+    def step_rewards(self) -> dict[str, float]:
+        return {step_id: verdict.reward for step_id, verdict in self.step_verdicts.items()}
 
-def score_trajectory(judgements: Iterable[Judgement]) -> Score:
+
+@dataclass(frozen=True, kw_only=True)
+class Weighing:
+    """How a project weighs: the weight of each field that counts, and the tiers of trust."""
+
+    fields: Mapping[str, float]
+    trust: Trust = DEFAULT_TRUST
+
+
+PLAIN = Weighing(fields={REWARD_FIELD: 1.0})
+
+
+def score_trajectory(judgements: Iterable[Judgement], weighing: Weighing = PLAIN) -> Score:
     """Return what the judgements add up to."""
-    by_target: dict[str | None, list[Judgement]] = {}
+    by_target: dict[tuple[str | None, Span | None], list[Judgement]] = {}
     for judgement in judgements:
-        by_target.setdefault(judgement.step_id, []).append(judgement)
-    verdict = _decide(by_target.pop(None, []))
-    verdicts = {step_id: _decide(group) for step_id, group in by_target.items() if step_id is not None}
-    step_rewards = {step_id: found.reward for step_id, found in verdicts.items() if found is not None}
+        by_target.setdefault((judgement.step_id, judgement.span), []).append(judgement)
+    own: dict[str | None, Verdict] = {}
+    spans: dict[str, list[float]] = {}
+    for (step_id, span), group in by_target.items():
+        verdict = _decide(group, weighing)
+        if verdict is None:
+            continue
+        if span is None:
+            own[step_id] = verdict
+        elif step_id is not None:
+            spans.setdefault(step_id, []).append(verdict.reward)
+    verdict = own.pop(None, None)
+    of_spans = {step_id: _join_spans(values) for step_id, values in spans.items()}
+    steps = of_spans | {step_id: found for step_id, found in own.items() if step_id is not None}
     if verdict is not None:
-        return Score(reward=verdict.reward, step_rewards=step_rewards, verdict=verdict)
-    reward = _mean(list(step_rewards.values())) if step_rewards else None
-    return Score(reward=reward, step_rewards=step_rewards, verdict=None)
+        return Score(reward=verdict.reward, step_verdicts=steps, verdict=verdict)
+    reward = _mean([found.reward for found in steps.values()]) if steps else None
+    return Score(reward=reward, step_verdicts=steps, verdict=None)
 
 
-def _decide(judgements: Sequence[Judgement]) -> Verdict | None:
-    if not judgements:
+def _join_spans(values: Sequence[float]) -> Verdict:
+    return Verdict(reward=_mean(values), fields=(), n_spans=len(values))
+
+
+def _decide(judgements: Sequence[Judgement], weighing: Weighing) -> Verdict | None:
+    by_field: dict[str, list[Judgement]] = {}
+    for judgement in judgements:
+        by_field.setdefault(judgement.field, []).append(judgement)
+    counting = [name for name, weight in weighing.fields.items() if weight > 0 and name in by_field]
+    terms = [_decide_field(name, by_field[name], weighing) for name in counting]
+    fields = tuple(term for term in terms if term is not None)
+    if not fields:
         return None
-    source = min((judgement.source for judgement in judgements), key=TRUST.index)
-    values = tuple(judgement.value for judgement in judgements if judgement.source == source)
-    return Verdict(reward=_mean(values), source=source, values=values, n_outranked=len(judgements) - len(values))
+    return Verdict(reward=_weigh([(term.reward, term.weight) for term in fields]), fields=fields)
+
+
+def _decide_field(name: str, judgements: Sequence[Judgement], weighing: Weighing) -> FieldTerm | None:
+    for tier in weighing.trust:
+        by_source = {
+            source: tuple(judgement.value for judgement in judgements if judgement.source == source) for source in tier
+        }
+        sources = tuple(
+            SourceTerm(source=source, reward=_mean(values), weight=tier[source], values=values)
+            for source, values in by_source.items()
+            if values
+        )
+        if sources:
+            return FieldTerm(
+                field=name,
+                reward=_weigh([(term.reward, term.weight) for term in sources]),
+                weight=weighing.fields[name],
+                sources=sources,
+                n_outranked=len(judgements) - sum(len(term.values) for term in sources),
+            )
+    return None
+
+
+def _weigh(parts: Sequence[tuple[float, float]]) -> float:
+    if len(parts) == 1:  # not by way of a product that rounds
+        return parts[0][0]
+    return sum(value * weight for value, weight in parts) / sum(weight for _, weight in parts)
 
 
 def _mean(values: Sequence[float]) -> float:
     return sum(values) / len(values)
+
+
+def show_score(score: Score) -> dict[str, Any]:
+    """Return the score as data: `reward`, where it comes `from`, its terms, and `words` for a person."""
+    return {
+        "reward": score.reward,
+        "from": _origin(score),
+        "fields": [asdict(term) for term in score.verdict.fields] if score.verdict else [],
+        "words": explain(score),
+    }
+
+
+def _origin(score: Score) -> str | None:
+    if score.reward is None:
+        return None
+    return "labels" if score.verdict else "steps"
 
 
 def explain(score: Score) -> str:
@@ -74,23 +181,60 @@ def explain(score: Score) -> str:
     if score.reward is None:
         return "no reward yet: nobody has judged this"
     if score.verdict is None:
-        n_steps = len(score.step_rewards)
+        n_steps = len(score.step_verdicts)
         return f"{_figure(score.reward)} = mean of the rewards of {n_steps} {_plural('step', n_steps)}"
     return explain_verdict(score.verdict)
 
 
 def explain_verdict(verdict: Verdict) -> str:
     """Return one target's verdict in words."""
-    source = verdict.source.replace("_", " ")
-    if len(verdict.values) == 1:
-        words = f"{_figure(verdict.reward)}, from one {source} label"
-    else:
-        listed = ", ".join(_figure(value) for value in verdict.values[:5]) + (", …" if len(verdict.values) > 5 else "")
-        words = f"{_figure(verdict.reward)} = mean of {len(verdict.values)} {source} labels ({listed})"
-    if verdict.n_outranked:
-        n = verdict.n_outranked
+    if verdict.n_spans:
+        return (
+            f"{_figure(verdict.reward)} = mean of the rewards of {verdict.n_spans} {_plural('span', verdict.n_spans)}"
+        )
+    if len(verdict.fields) == 1:
+        return _explain_field(verdict.fields[0])
+    parts = [f"{term.field} {_times(term.reward, term.weight)}" for term in verdict.fields]
+    total = sum(term.weight for term in verdict.fields)
+    each = "; ".join(f"{term.field}: {_explain_field(term)}" for term in verdict.fields)
+    return f"{_figure(verdict.reward)} = {_over(parts, total)}; {each}"
+
+
+def _explain_field(term: FieldTerm) -> str:
+    words = _explain_one(term.sources[0]) if len(term.sources) == 1 else _explain_several(term)
+    if term.n_outranked:
+        n = term.n_outranked
         words += f"; {n} {_plural('label', n)} of less trusted sources {'does' if n == 1 else 'do'} not count"
     return words
+
+
+def _explain_one(term: SourceTerm) -> str:
+    source = term.source.replace("_", " ")
+    if len(term.values) == 1:
+        return f"{_figure(term.reward)}, from one {source} label"
+    listed = ", ".join(_figure(value) for value in term.values[:5]) + (", …" if len(term.values) > 5 else "")
+    return f"{_figure(term.reward)} = mean of {len(term.values)} {source} labels ({listed})"
+
+
+def _explain_several(term: FieldTerm) -> str:
+    parts = [f"{_name_source(part)} {_times(part.reward, part.weight)}" for part in term.sources]
+    return f"{_figure(term.reward)} = {_over(parts, sum(part.weight for part in term.sources))}"
+
+
+def _name_source(term: SourceTerm) -> str:
+    n = len(term.values)
+    if term.source == "human":
+        return f"{n} {'person' if n == 1 else 'people'}"
+    source = term.source.replace("_", " ")
+    return source if n == 1 else f"{n} {_plural(source, n)}"
+
+
+def _times(value: float, weight: float) -> str:
+    return _figure(value) if weight == 1 else f"{_figure(value)} \N{MULTIPLICATION SIGN} {_figure(weight)}"
+
+
+def _over(parts: Sequence[str], total: float) -> str:
+    return f"({' + '.join(parts)}) / {_figure(total)}"
 
 
 def _figure(value: float) -> str:

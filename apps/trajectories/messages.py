@@ -56,6 +56,14 @@ def text_of(message: Message) -> str:
     return "\n".join(text for kind, text in _content_parts(message) if kind == "text")
 
 
+def spoken_text(message: Message) -> str:
+    """Return all the words of an answer as one text, unchanged: spans count its characters (Unicode code points)."""
+    content = message.get("content") if isinstance(message, dict) else None
+    parts = content if isinstance(content, list) else [content]
+    texts = (part.get("text") if isinstance(part, dict) else part for part in parts)
+    return "".join(text for text in texts if isinstance(text, str))
+
+
 def call_ids_of(message: Message) -> list[str]:
     """Return the ids of the message's tool calls as the strictest client sends them back: letters and digits only."""
     return [_plain_id(call.get("id")) for call in _tool_calls(message) if call.get("id")]

@@ -7,6 +7,7 @@ from datetime import timedelta
 from typing import Any
 
 from django.db import IntegrityError, transaction
+from django.db.models import Q
 from django.utils import timezone
 
 from apps.accounts.access import Caller, require_enough
@@ -161,11 +162,41 @@ def set_rewards(
     Step.objects.bulk_update(changed, ["reward"], batch_size=500)
 
 
+@transaction.atomic
+def set_many_rewards(rewards: Mapping[str, float | None], *, step_rewards: Mapping[str, float]) -> int:
+    """Store what the labels of many (locked) trajectories add up to, by id; their steps that are not named have no
+    reward. Returns how many trajectories were changed.
+    """
+    known = Trajectory.objects.filter(pk__in=rewards).only("id", "reward")
+    changed = [trajectory for trajectory in known if trajectory.reward != rewards[trajectory.pk]]
+    for trajectory in changed:
+        trajectory.reward = rewards[trajectory.pk]
+    Trajectory.objects.bulk_update(changed, ["reward"], batch_size=500)
+    steps = Step.objects.filter(trajectory__in=list(rewards)).only("id", "reward", "trajectory_id")
+    given = steps.filter(Q(reward__isnull=False) | Q(pk__in=list(step_rewards)))
+    moved = [step for step in given if step.reward != step_rewards.get(step.pk)]
+    for step in moved:
+        step.reward = step_rewards.get(step.pk)
+    Step.objects.bulk_update(moved, ["reward"], batch_size=500)
+    return len({trajectory.pk for trajectory in changed} | {step.trajectory_id for step in moved})
+
+
 def find_step(*, trajectory: Trajectory, step_id: str) -> Step:
     """Return a step of this trajectory."""
     step = Step.objects.filter(pk=step_id, trajectory=trajectory).first() if is_id(step_id, "step") else None
     if step is None:
         raise NotFound(f"the trajectory has no step {step_id!r}")
+    return step
+
+
+def find_step_of(*, caller: Caller, step_id: str, role: Role = Role.VIEWER) -> Step:
+    """Return a step by its id if the caller has `role` in its project. Another team's looks like a missing one."""
+    known = Step.objects.select_related("trajectory__project__team", "trajectory__agent")
+    step = known.filter(pk=step_id, trajectory__deleted_at=None).first() if is_id(step_id, "step") else None
+    has = caller.role_in(step.trajectory.project) if step else None
+    if step is None or has is None:
+        raise NotFound(f"there is no step {step_id!r}")
+    require_enough(caller, has, role)
     return step
 
 

@@ -7,8 +7,8 @@ from django.db.models import QuerySet
 from apps.accounts.models import Project, User
 from apps.core.errors import NotFound
 from apps.feedback.models import Label, Source
+from apps.feedback.rewards import score_labels
 from apps.feedback.scoring import explain
-from apps.feedback.services import score_labels
 from apps.trajectories.models import Trajectory
 
 SHOWN = 50

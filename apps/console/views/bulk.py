@@ -79,7 +79,7 @@ def job(page: Page, job_id: str) -> HttpResponse:
         action=action,
         failures=failures[:FAILURES],
         next_after=failures[FAILURES - 1].pk if len(failures) > FAILURES else None,
-        can_undo=services.can_undo(found),
+        can_undo=services.can_undo(found, action),
         may_undo=services.may_undo(page.caller, found, action),
         undo_days=services.UNDO_FOR.days,
         curl=curl("GET", f"/api/v1/bulk-jobs/{found.pk}"),

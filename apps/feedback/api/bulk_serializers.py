@@ -36,7 +36,7 @@ class BulkJobSerializer(serializers.ModelSerializer[BulkJob]):
         read_only_fields = fields
 
     def get_can_undo(self, job: BulkJob) -> bool:
-        return can_undo(job)
+        return can_undo(job, ACTIONS[job.action])
 
 
 class BulkJobPageSerializer(serializers.Serializer[Any]):

@@ -20,6 +20,7 @@ from apps.feedback.api.serializers import (
     LabelSerializer,
     NewLabelSerializer,
     ResponseLabelBodySerializer,
+    StepLabelBodySerializer,
     TrajectoryLabelBodySerializer,
 )
 from apps.feedback.api.step_bodies import (
@@ -28,24 +29,28 @@ from apps.feedback.api.step_bodies import (
     read_step_bodies,
     show_submitted,
 )
-from apps.feedback.scoring import explain
+from apps.feedback.rewards import score_labels
+from apps.feedback.scoring import explain, show_score
 from apps.feedback.submitting import submit_rewarded_steps
 from apps.trajectories.api.views import StepsView as ReadStepsView
 from apps.trajectories.models import Step, Trajectory
-from apps.trajectories.services import find_step, find_step_by_response, find_trajectory
+from apps.trajectories.services import find_step, find_step_by_response, find_step_of, find_trajectory
 
 
 def _add(caller: Caller, trajectory: Trajectory, step: Step | None, body: dict[str, Any]) -> Response:
-    label = services.add_label(caller=caller, trajectory=trajectory, step=step, **body)
+    replaces = body.pop("replaces")
+    span = tuple(body.pop("span") or ()) or None
+    replaced = services.find_label(caller=caller, label_id=replaces) if replaces else None
+    label = services.add_label(caller=caller, trajectory=trajectory, step=step, span=span, replaces=replaced, **body)
     shown = {**LabelSerializer(label).data, "reward": trajectory.reward}
     return Response(shown, status=status.HTTP_201_CREATED)
 
 
 def _list(trajectory: Trajectory, step: Step | None = None) -> Response:
-    score = services.score_labels(trajectory=trajectory)
+    score = score_labels(trajectory=trajectory)
     items = LabelSerializer(services.list_labels(trajectory=trajectory, step=step), many=True).data
-    shown = {"items": items, "reward": score.reward, "step_rewards": score.step_rewards, "explanation": explain(score)}
-    return Response(shown)
+    shown = {"items": items, "reward": score.reward, "step_rewards": score.step_rewards}
+    return Response({**shown, "explanation": explain(score), "score": show_score(score)})
 
 
 class StepsView(ReadStepsView):
@@ -88,6 +93,24 @@ class TrajectoryLabelsView(APIView):
         step_id = body.pop("step")
         step = find_step(trajectory=trajectory, step_id=step_id) if step_id else None
         return _add(caller, trajectory, step, body)
+
+
+class StepLabelsView(APIView):
+    """Labels of one step."""
+
+    @extend_schema(responses=LabelListSerializer)
+    def get(self, request: Request, step_id: str) -> Response:
+        """List the labels of this step, oldest first."""
+        step = find_step_of(caller=caller_of(request), step_id=step_id)
+        return _list(step.trajectory, step)
+
+    @extend_schema(request=StepLabelBodySerializer, responses={201: NewLabelSerializer})
+    def post(self, request: Request, step_id: str) -> Response:
+        """Add a label to the step, or to a span of its words."""
+        caller = caller_of(request)
+        body = read_fields(StepLabelBodySerializer, request.data)
+        step = find_step_of(caller=caller, step_id=step_id, role=Role.REVIEWER)
+        return _add(caller, step.trajectory, step, body)
 
 
 class ResponseLabelsView(APIView):

@@ -34,7 +34,8 @@ Outcomes = dict[str, Outcome]
 @dataclass(frozen=True, kw_only=True)
 class Action:
     """`check` returns the settings in order or raises InvalidInput; `apply` says what became of each row, which are
-    locked; `undo` takes rows back by id to how they were, where nobody has changed them since.
+    locked; `undo` takes rows back by id to how they were, where nobody has changed them since; None: the action changes
+    nothing that could be taken back.
     """
 
     name: str
@@ -43,7 +44,7 @@ class Action:
     role: Role
     check: Callable[[Project, Mapping[str, Any]], Settings]
     apply: Callable[[BulkJob, Sequence[Trajectory]], Outcomes]
-    undo: Callable[[BulkJob, Mapping[str, Any]], None]
+    undo: Callable[[BulkJob, Mapping[str, Any]], None] | None
 
 
 def caller_of(job: BulkJob) -> Caller:

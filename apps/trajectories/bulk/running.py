@@ -95,7 +95,8 @@ def _undo_piece(job: BulkJob, action: Action) -> bool:
     if changes:
         before = {change.trajectory_id: change.before for change in changes}
         list(Trajectory.objects.select_for_update().filter(pk__in=before).order_by("pk").values_list("pk"))
-        action.undo(job, before)
+        if action.undo is not None:
+            action.undo(job, before)
         BulkChange.objects.filter(pk__in=[change.pk for change in changes]).update(is_undone=True)
         BulkJob.objects.filter(pk=job.pk).update(n_undone=F("n_undone") + len(changes), touched_at=timezone.now())
         publish_many(dict.fromkeys(before, job.project_id), kind="trajectory")

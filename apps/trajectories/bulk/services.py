@@ -92,7 +92,9 @@ def list_failures(job: BulkJob) -> QuerySet[BulkChange]:
 def undo_job(*, caller: Caller, job: BulkJob, action: Action) -> BulkJob:
     """Take back what the job did, or has done so far. Raises Conflict when it is taken back already or too old."""
     require_role(caller, job.project, action.role)
-    if not can_undo(job):
+    if action.undo is None:
+        raise Conflict(f"there is nothing to take back: the job only does this: {action.words}")
+    if not can_undo(job, action):
         raise Conflict(f"the job is {job.state}: it can be taken back for {UNDO_FOR.days} days, once")
     before_undo = [JobState.QUEUED, JobState.RUNNING, JobState.DONE]
     now = timezone.now()
@@ -105,10 +107,10 @@ def undo_job(*, caller: Caller, job: BulkJob, action: Action) -> BulkJob:
     return job
 
 
-def can_undo(job: BulkJob) -> bool:
+def can_undo(job: BulkJob, action: Action) -> bool:
     """Say whether the job can still be taken back."""
     is_standing = job.state in {JobState.QUEUED, JobState.RUNNING, JobState.DONE}
-    return is_standing and job.created_at > timezone.now() - UNDO_FOR
+    return action.undo is not None and is_standing and job.created_at > timezone.now() - UNDO_FOR
 
 
 def may_undo(caller: Caller, job: BulkJob, action: Action) -> bool:

@@ -119,7 +119,7 @@ def _tagged(term: Filter, _scope: Scope) -> Exists:
 def _labelled(term: Filter, _scope: Scope) -> Condition:
     labels = Trajectory._meta.get_field("labels").related_model  # noqa: SLF001 (Django's public name for it)
     standing = labels._default_manager.filter(  # noqa: SLF001
-        trajectory=OuterRef("pk"), superseded_by=None, value__isnull=False
+        Q(value__isnull=False) | Q(said__isnull=False), trajectory=OuterRef("pk"), superseded_by=None
     )
 
     def compile_value(value: str) -> Condition:

@@ -14,7 +14,7 @@ NONE, ANY = "none", "any"
 LARGEST = 2**53  # beyond it a float no longer counts one by one
 HAS = ("error", "reward", "tag", "group", "side", "parent")
 IS = (*TrajectoryState.values, "excluded")
-LABELS = (NONE, ANY, "human", "end_user", "environment", "rule", "judge")
+LABELS = (NONE, ANY, "human", "end_user", "environment", "rule", "judge", "next_state")
 _AGO = re.compile(r"(\d{1,5})(m|h|d|w)")
 _UNITS = {"m": timedelta(minutes=1), "h": timedelta(hours=1), "d": timedelta(days=1), "w": timedelta(weeks=1)}
 DAY = timedelta(days=1)

@@ -171,6 +171,68 @@ class TestByResponse:
             assert key_client.post(url, body).status_code == 400
 
 
+class TestByStep:
+    def test_it_works_for_a_span_too(self, key_client: APIClient, trajectory: Trajectory) -> None:
+        step = StepFactory.create(trajectory=trajectory, text="hello")
+        url = f"/api/v1/steps/{step.id}/labels"
+        body = {"value": 0.5, "span": [0, 5], "source": "end_user", "end_user": "ann"}
+        answer = key_client.post(url, body)
+        assert answer.status_code == 201
+        shown = answer.json()
+        assert (shown["span"], shown["end_user"], shown["said"]) == ([0, 5], "ann", 0.5)
+        listed = key_client.get(url).json()
+        assert [item["id"] for item in listed["items"]] == [shown["id"]]
+        assert listed["step_rewards"] == {step.id: 0.5}
+        assert listed["score"]["from"] == "steps"
+
+    def test_a_comment_is_edited(self, key_client: APIClient, trajectory: Trajectory) -> None:
+        url = f"/api/v1/steps/{StepFactory.create(trajectory=trajectory).id}/labels"
+        first = key_client.post(url, {"field": "comment", "text": "so"}).json()["id"]
+        second = key_client.post(url, {"field": "comment", "text": "so what", "replaces": first})
+        assert (second.status_code, second.json()["value"]) == (201, None)
+        assert key_client.post(url, {"field": "comment", "text": "again", "replaces": first}).status_code == 409
+
+    @pytest.mark.parametrize(
+        ("body", "field"),
+        [
+            ({"value": 1, "span": [0, 99]}, "span"),
+            ({"value": 1, "span": [1]}, "span"),
+            ({"value": 1, "span": "0-5"}, "span"),
+            ({"value": 1, "field": "clarity"}, "field"),
+            ({"field": "comment", "text": ""}, "text"),
+            ({"field": "comment", "text": "x", "value": 1}, "value"),
+            ({"value": 1, "end_user": "x" * 101}, "end_user"),
+            ({"value": 1, "step": "x"}, "step"),
+            ({"value": [1]}, "value"),
+        ],
+    )
+    def test_it_refuses_a_bad_body(
+        self, key_client: APIClient, trajectory: Trajectory, body: dict[str, Any], field: str
+    ) -> None:
+        url = f"/api/v1/steps/{StepFactory.create(trajectory=trajectory).id}/labels"
+        answer = key_client.post(url, body)
+        assert (answer.status_code, answer.json()["field"]) == (400, field)
+
+    def test_who_may(
+        self,
+        client_of: Login,
+        viewer: User,
+        stranger: User,
+        anonymous_client: APIClient,
+        other_client: APIClient,
+        trajectory: Trajectory,
+    ) -> None:
+        url = f"/api/v1/steps/{StepFactory.create(trajectory=trajectory).id}/labels"
+        assert anonymous_client.post(url, {"value": 1}).status_code == 401
+        assert client_of(viewer).post(url, {"value": 1}).status_code == 403
+        assert client_of(viewer).delete(url).status_code == 405
+        for client in (client_of(stranger), other_client):
+            assert client.post(url, {"value": 1}).status_code == 404
+            assert client.get(url).status_code == 404
+        for missing in (new_id("step"), "nonsense"):
+            assert client_of(viewer).get(f"/api/v1/steps/{missing}/labels").status_code == 404
+
+
 class TestTakeBack:
     @pytest.fixture
     def label_url(self, key_client: APIClient, url: str) -> str:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from apps.feedback.scoring import Judgement, explain, score_trajectory
+from apps.feedback.scoring import Judgement, Weighing, explain, score_trajectory, show_score
 
 
 def says(source: str, value: float, step_id: str | None = None) -> Judgement:
@@ -68,3 +68,59 @@ def test_the_order_of_labels_does_not_matter() -> None:
     assert score_trajectory(judgements) == score_trajectory(
         [judgements[3], judgements[1], judgements[2], judgements[0]]
     )
+
+
+TOGETHER = Weighing(fields={"reward": 1.0}, trust=[{"human": 1.0, "judge": 0.3}, {"rule": 1.0}])
+
+
+def test_sources_of_one_tier_are_weighed() -> None:
+    """(0.5 x 1 + 0.8 x 0.3) / 1.3 by hand."""
+    score = score_trajectory([says("human", 1), says("human", 0), says("judge", 0.8), says("rule", -1)], TOGETHER)
+    assert score.reward == pytest.approx(0.74 / 1.3)
+    words = "0.569 = (2 people 0.5 + judge 0.8 \N{MULTIPLICATION SIGN} 0.3) / 1.3"
+    assert explain(score) == f"{words}; 1 label of less trusted sources does not count"
+
+
+def test_a_source_that_is_in_no_tier_does_not_count() -> None:
+    assert score_trajectory([says("end_user", 1)], TOGETHER).reward is None
+    assert score_trajectory([says("end_user", 1), says("rule", -1)], TOGETHER).reward == -1
+
+
+def test_fields_are_weighed() -> None:
+    weighing = Weighing(fields={"reward": 1.0, "clarity": 3.0, "comment": 0.0})
+    judgements = [
+        says("human", 1),
+        Judgement(source="judge", value=-1, field="clarity"),
+        Judgement(source="human", value=1, field="comment"),
+        Judgement(source="human", value=1, field="gone"),
+    ]
+    score = score_trajectory(judgements, weighing)
+    assert score.reward == -0.5
+    times = "\N{MULTIPLICATION SIGN}"
+    assert explain(score) == (
+        f"-0.5 = (reward 1 + clarity -1 {times} 3) / 4; reward: 1, from one human label; "
+        "clarity: -1, from one judge label"
+    )
+    shown = show_score(score)
+    assert (shown["reward"], shown["from"], [term["field"] for term in shown["fields"]]) == (
+        -0.5,
+        "labels",
+        ["reward", "clarity"],
+    )
+    [clarity] = shown["fields"][1]["sources"]
+    assert clarity == {"source": "judge", "reward": -1, "weight": 1.0, "values": (-1,)}
+
+
+def test_a_step_without_labels_of_its_own_has_the_mean_of_its_spans() -> None:
+    spans = [
+        Judgement(source="human", value=value, step_id="step_a", span=(start, start + 3))
+        for start, value in ((0, 1.0), (10, 0.0))
+    ]
+    score = score_trajectory(spans)
+    assert (score.step_rewards, score.reward) == ({"step_a": 0.5}, 0.5)
+    assert score_trajectory([*spans, says("rule", -1, "step_a")]).step_rewards == {"step_a": -1}
+
+
+def test_a_score_from_steps_says_so() -> None:
+    assert show_score(score_trajectory([says("rule", 1, "step_a")]))["from"] == "steps"
+    assert show_score(score_trajectory([]))["from"] is None

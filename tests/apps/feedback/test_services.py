@@ -9,8 +9,12 @@ from django.db import connection
 from apps.accounts.access import Caller
 from apps.accounts.models import ApiKey, User
 from apps.core.errors import Conflict, Forbidden, InvalidInput, NotFound
+from apps.feedback.bulk import ACTIONS
 from apps.feedback.models import Label, Source
-from apps.feedback.services import add_label, find_label, score_labels, take_back_label
+from apps.feedback.rescoring import change_schema
+from apps.feedback.rewards import score_labels
+from apps.feedback.services import Answer, add_label, add_labels, find_label, take_back_label
+from apps.trajectories.bulk.running import run_job
 from apps.trajectories.models import Trajectory
 from tests.factories.trajectories import StepFactory, TrajectoryFactory
 
@@ -109,6 +113,90 @@ class TestAdd:
     def test_a_step_of_another_trajectory_is_refused(self, trajectory: Trajectory, agent_caller: Caller) -> None:
         with pytest.raises(NotFound):
             add_label(caller=agent_caller, trajectory=trajectory, step=StepFactory.create(), value=1)
+
+
+STARS = {"name": "stars", "kind": "scale", "low": 1, "high": 5}
+
+
+@pytest.mark.django_db
+class TestFields:
+    @pytest.fixture(autouse=True)
+    def schema(self, trajectory: Trajectory, trainer: User) -> None:
+        change_schema(caller=Caller(user=trainer), project=trajectory.project, definition={"fields": [STARS]})
+
+    def test_an_answer_is_kept_as_it_was_said(self, trajectory: Trajectory, mate: User) -> None:
+        label = add_label(caller=Caller(user=mate), trajectory=trajectory, field="stars", value=4)
+        assert (label.said, label.value, trajectory.reward) == (4, 0.5, 0.5)
+        assert label.schema is not None
+        assert label.schema.number == 1
+
+    def test_several_answers_are_one_change(self, trajectory: Trajectory, mate: User) -> None:
+        caller = Caller(user=mate)
+        answers = [Answer(field="stars", value=5), Answer(value=0), Answer(field="comment", text="so-so")]
+        add_labels(caller=caller, trajectory=trajectory, answers=answers)
+        assert trajectory.reward == 0.5
+        with pytest.raises(InvalidInput, match="whole number"):
+            add_labels(
+                caller=caller, trajectory=trajectory, answers=[Answer(value=1), Answer(field="stars", value=1.5)]
+            )
+        assert Label.objects.count() == 3
+
+    def test_comments_stand_side_by_side_until_one_is_replaced(self, trajectory: Trajectory, mate: User) -> None:
+        caller = Caller(user=mate)
+        one, _ = (add_label(caller=caller, trajectory=trajectory, field="comment", value=None, text=t) for t in "ab")
+        assert Label.objects.standing().count() == 2
+        edited = add_label(caller=caller, trajectory=trajectory, field="comment", value=None, text="c", replaces=one)
+        one.refresh_from_db()
+        assert one.superseded_by == edited
+        with pytest.raises(Conflict, match="not current"):
+            add_label(caller=caller, trajectory=trajectory, field="comment", value=None, text="d", replaces=one)
+
+    def test_nobody_replaces_anothers_label(self, trajectory: Trajectory, mate: User, owner: User) -> None:
+        label = add_label(caller=Caller(user=mate), trajectory=trajectory, value=1)
+        with pytest.raises(InvalidInput, match="your own"):
+            add_label(caller=Caller(user=owner), trajectory=trajectory, value=0, replaces=label)
+
+    def test_a_span_lies_in_the_words_of_its_step(self, trajectory: Trajectory, mate: User) -> None:
+        step = StepFactory.create(trajectory=trajectory, text="hi \N{WAVING HAND SIGN}!")
+        caller = Caller(user=mate)
+        label = add_label(caller=caller, trajectory=trajectory, step=step, span=(3, 5), value=-1)
+        assert label.span == (3, 5)
+        other = add_label(caller=caller, trajectory=trajectory, step=step, span=(0, 2), value=0)
+        assert Label.objects.standing().count() == 2
+        step.refresh_from_db()
+        assert (step.reward, other.superseded_by) == (-0.5, None)
+        for span in ((0, 6), (2, 2), (-1, 2)):
+            with pytest.raises(InvalidInput, match="words have 5 characters"):
+                add_label(caller=caller, trajectory=trajectory, step=step, span=span, value=0)
+        with pytest.raises(InvalidInput, match="name the step"):
+            add_label(caller=caller, trajectory=trajectory, span=(0, 1), value=0)
+
+    def test_each_end_user_has_a_voice(self, trajectory: Trajectory, agent_caller: Caller) -> None:
+        for name, value in (("ann", 1), ("bob", 0), ("ann", -1)):
+            add_label(caller=agent_caller, trajectory=trajectory, value=value, source="end_user", end_user=name)
+        assert trajectory.reward == -0.5
+
+    def test_a_new_schema_makes_rewards_anew(self, trajectory: Trajectory, mate: User, trainer: User) -> None:
+        step = StepFactory.create(trajectory=trajectory)
+        for target in (None, step):
+            add_label(caller=Caller(user=mate), trajectory=trajectory, step=target, field="stars", value=5)
+        kept = TrajectoryFactory.create(agent=trajectory.agent)
+        add_label(caller=Caller(user=mate), trajectory=kept, value=1)
+        definition = {"fields": [{**STARS, "high_reward": 0.5}]}
+        _, job = change_schema(caller=Caller(user=trainer), project=trajectory.project, definition=definition)
+        run_job(job.pk, actions=ACTIONS)
+        job.refresh_from_db()
+        trajectory.refresh_from_db()
+        step.refresh_from_db()
+        assert (trajectory.reward, step.reward) == (0.5, 0.5)
+        assert Trajectory.objects.get(pk=kept.pk).reward == 1
+        assert (job.state, job.n_total, job.n_done) == ("done", 2, 2)
+
+    def test_reviewers_make_no_schema(self, trajectory: Trajectory, mate: User, stranger: User) -> None:
+        with pytest.raises(Forbidden):
+            change_schema(caller=Caller(user=mate), project=trajectory.project, definition={})
+        with pytest.raises(NotFound):
+            change_schema(caller=Caller(user=stranger), project=trajectory.project, definition={})
 
 
 @pytest.mark.django_db

@@ -1,0 +1,236 @@
+"""Every change to preferences: corrections, comparisons, rankings, and their undo. Append-only, like labels.
+
+Knows no HTTP.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from typing import Any
+
+from django.db import IntegrityError, transaction
+from django.utils import timezone
+
+from apps.accounts.access import Caller
+from apps.accounts.models import Role
+from apps.core.errors import Conflict, Forbidden, InvalidInput, NotFound
+from apps.core.ids import is_id, new_id
+from apps.core.live import publish_news
+from apps.core.texts import NUL_OR_HALF, is_storable
+from apps.feedback.models import Label
+from apps.feedback.preferences.models import Preference, PreferenceKind
+from apps.feedback.preferences.sides import Side, check_sides, hash_pair, read_message, says_the_same
+from apps.feedback.schemas import find_schema
+from apps.feedback.score_schema import MAX_TEXT, FieldKind
+from apps.feedback.services import Answer, Author, add_labels, choose_source
+from apps.trajectories.models import Step, Trajectory
+from apps.trajectories.services import find_trajectory
+
+MOST_RANKED = 16
+
+
+def add_correction(
+    *, caller: Caller, step: Step, message: Any, text: str = "", source: str | None = None, idempotency_key: str = ""
+) -> Preference:
+    """Keep what the step should have said: an answer to imitate, and better than what it did say. Returns it.
+
+    `message` is an assistant message or its words. What the author wrote for this step before is superseded. Raises
+    InvalidInput, NotFound for another team's step, Forbidden for viewers, Conflict for a used idempotency key.
+    """
+    message = read_message({"content": message} if isinstance(message, str) else message)
+    if says_the_same(message, step):
+        raise InvalidInput("this is what the step said: change it, or reward the step instead", field="message")
+    better = Side(message=message)
+    row = Preference(
+        kind=PreferenceKind.CORRECTION,
+        trajectory=step.trajectory,
+        step=step,
+        chosen_message=message,
+        rejected_step=step,
+        pair=hash_pair(Side(step=step), Side(message={}), kind=PreferenceKind.CORRECTION, field=""),
+        text=text,
+        idempotency_key=idempotency_key,
+    )
+    check_sides(better, Side(step=step))
+    return _add(row, caller=caller, source=source)
+
+
+def add_comparison(
+    *,
+    caller: Caller,
+    chosen: Side,
+    rejected: Side,
+    is_tie: bool = False,
+    text: str = "",
+    source: str | None = None,
+    idempotency_key: str = "",
+) -> Preference:
+    """Keep that one side is better than the other, or as good. What the author said of these two before is superseded.
+
+    Raises what `add_correction` raises.
+    """
+    check_sides(chosen, rejected)
+    row = _make_pair(chosen, rejected, kind=PreferenceKind.COMPARISON)
+    row.is_tie, row.text, row.idempotency_key = is_tie, text, idempotency_key
+    return _add(row, caller=caller, source=source)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ranking:
+    """Several put in order: the pairs that follow, and the labels by which each has its place."""
+
+    id: str
+    pairs: list[Preference]
+    labels: list[Label]
+
+
+@transaction.atomic
+def add_ranking(
+    *,
+    caller: Caller,
+    field: str,
+    places: Sequence[Sequence[Trajectory]],
+    text: str = "",
+    source: str | None = None,
+) -> Ranking:
+    """Put trajectories in order, the best first; those of one place are as good as each other.
+
+    Each gets a label with its place in `field` (a ranking of the score schema), and of each two in different places one
+    is better. Raises what `add_correction` raises.
+    """
+    ranked = [trajectory for place in places for trajectory in place]
+    _check_ranked(ranked, field=field)
+    first = ranked[0]
+    if find_schema(first.project_id).fields.find_field(field).kind != FieldKind.RANKING:
+        raise InvalidInput(f"{field} is no ranking in this project's score schema", field="field")
+    for trajectory in sorted(ranked, key=lambda trajectory: trajectory.pk):  # in one order, whoever ranks at once
+        find_trajectory(caller=caller, trajectory_id=trajectory.pk, role=Role.REVIEWER)
+        Trajectory.objects.select_for_update().get(pk=trajectory.pk)
+    ranking_id = new_id("rank")
+    labels, above = [], 0
+    for place in places:
+        said = {"place": above + 1, "of": len(ranked)}
+        for trajectory in place:
+            answer = Answer(field=field, value=said, text=text)
+            labels += add_labels(caller=caller, trajectory=trajectory, answers=[answer], source=source)
+        above += len(place)
+    pairs = []
+    for better, worse in combinations(places, 2):
+        for one in better:
+            for other in worse:
+                row = _make_pair(Side(trajectory=one), Side(trajectory=other), kind=PreferenceKind.RANKING, field=field)
+                row.ranking, row.text = ranking_id, text
+                pairs.append(_add(row, caller=caller, source=source))
+    return Ranking(id=ranking_id, pairs=pairs, labels=labels)
+
+
+def _check_ranked(ranked: Sequence[Trajectory], *, field: str) -> None:
+    if not 2 <= len(ranked) <= MOST_RANKED:
+        raise InvalidInput(f"rank 2 to {MOST_RANKED} trajectories", field="places")
+    if len({trajectory.pk for trajectory in ranked}) != len(ranked):
+        raise InvalidInput("a trajectory has one place", field="places")
+    if len({trajectory.project_id for trajectory in ranked}) != 1:
+        raise NotFound("rank trajectories of one project", field=field)
+
+
+def take_back_preference(*, caller: Caller, preference: Preference) -> Preference:
+    """Undo a preference by a new one that stands for nothing. Conflict when it is not current any more."""
+    find_trajectory(caller=caller, trajectory_id=preference.trajectory_id, role=Role.REVIEWER)
+    if not _is_by(caller, preference) and caller.role_in(preference.project) not in {Role.OWNER, Role.TRAINER}:
+        raise Forbidden("only its author, a trainer or an owner of the team may take this back")
+    if preference.is_undo:
+        raise Conflict("this is an undo itself; say again what is better instead")
+    undo = Preference.objects.get(pk=preference.pk)
+    undo.pk, undo.is_undo, undo.superseded_by_id, undo.idempotency_key = new_id("pref"), True, None, ""
+    undo.author, undo.key = caller.user, caller.key
+    undo.created_at = timezone.now()
+    with transaction.atomic():
+        undo.save(force_insert=True)
+        _supersede(preference.pk, by=undo)
+        publish_news(undo.project_id, kind="trajectory", object_id=undo.trajectory_id)
+    return undo
+
+
+def find_preference(*, caller: Caller, preference_id: str) -> Preference:
+    """Return the preference if the caller may see its project."""
+    known = Preference.objects.select_related("project__team", "trajectory", "step", "author", "key")
+    row = known.filter(pk=preference_id, trajectory__deleted_at=None).first() if is_id(preference_id, "pref") else None
+    if row is None or caller.role_in(row.project) is None:
+        raise NotFound(f"there is no preference {preference_id!r}")
+    return row
+
+
+def _make_pair(chosen: Side, rejected: Side, *, kind: PreferenceKind, field: str = "") -> Preference:
+    step = chosen.step or rejected.step
+    trajectory = step.trajectory if step is not None else chosen.trajectory
+    assert trajectory is not None  # noqa: S101 (check_sides stands before)
+    return Preference(
+        kind=kind,
+        trajectory=trajectory,
+        step=step,
+        chosen_step=chosen.step,
+        chosen_message=chosen.message,
+        chosen_version=chosen.version,
+        rejected_trajectory=rejected.trajectory,
+        rejected_step=rejected.step,
+        rejected_message=rejected.message,
+        rejected_version=rejected.version,
+        pair=hash_pair(chosen, rejected, kind=kind, field=field),
+        field=field,
+    )
+
+
+def _add(row: Preference, *, caller: Caller, source: str | None) -> Preference:
+    rejected = row.rejected_step.trajectory if row.rejected_step is not None else row.rejected_trajectory
+    for trajectory in (row.trajectory, rejected or row.trajectory):
+        find_trajectory(caller=caller, trajectory_id=trajectory.pk, role=Role.REVIEWER)
+        if trajectory.project_id != row.trajectory.project_id:
+            raise NotFound("both sides belong to one project", field="rejected")
+    if len(row.text) > MAX_TEXT:
+        raise InvalidInput(f"a text may have {MAX_TEXT} characters", field="text")
+    for name in ("text", "idempotency_key"):
+        if not is_storable(getattr(row, name)):
+            raise InvalidInput(NUL_OR_HALF, field=name)
+    author = Author(caller=caller, source=choose_source(caller, source))
+    row.project_id, row.source = row.trajectory.project_id, author.source
+    row.author, row.key = caller.user, caller.key
+    try:
+        return _write(row)
+    except IntegrityError:  # Two requests with one idempotency key, on two trajectories at the same moment.
+        if not row.idempotency_key:
+            raise
+        return _read_repeated(row)
+
+
+@transaction.atomic
+def _write(row: Preference) -> Preference:
+    Trajectory.objects.select_for_update().get(pk=row.trajectory_id)  # one author at a time
+    known = Preference.objects.filter(project_id=row.project_id, idempotency_key=row.idempotency_key)
+    if row.idempotency_key and known.exists():
+        return _read_repeated(row)
+    own = Preference.objects.standing().filter(project_id=row.project_id, pair=row.pair, source=row.source)
+    earlier = own.filter(author=row.author, key=row.key).order_by("-pk").values_list("pk", flat=True).first()
+    row.save(force_insert=True)
+    if earlier is not None:
+        _supersede(earlier, by=row)
+    publish_news(row.project_id, kind="trajectory", object_id=row.trajectory_id)
+    return row
+
+
+def _supersede(preference_id: str, *, by: Preference) -> None:
+    if Preference.objects.filter(pk=preference_id, superseded_by=None).update(superseded_by=by) != 1:
+        raise Conflict("this is not current any more: somebody has changed it or taken it back")
+
+
+def _read_repeated(row: Preference) -> Preference:
+    first = Preference.objects.get(project_id=row.project_id, idempotency_key=row.idempotency_key)
+    names = ("pair", "kind", "chosen_step_id", "chosen_message", "rejected_message", "is_tie", "text", "author", "key")
+    if any(getattr(first, name) != getattr(row, name) for name in names):
+        raise Conflict("this idempotency key was used for another preference", field="idempotency_key")
+    return first
+
+
+def _is_by(caller: Caller, row: Preference) -> bool:
+    if caller.key is not None:
+        return row.key_id == caller.key.pk
+    return caller.user is not None and row.author_id == caller.user.pk

@@ -1,0 +1,62 @@
+"""Rewards kept true: labels are summed up for one trajectory or for many, and the sums are stored with them.
+
+Knows labels and the schema in force; the arithmetic is in `scoring.py`.
+"""
+
+from collections.abc import Iterable, Sequence
+from itertools import groupby
+
+from apps.core.live import publish_many, publish_news
+from apps.feedback.models import Label
+from apps.feedback.schemas import ProjectSchema, find_schema
+from apps.feedback.scoring import Judgement, Score, Weighing, score_trajectory
+from apps.trajectories.models import Trajectory
+from apps.trajectories.services import set_many_rewards, set_rewards
+
+
+def score_labels(*, trajectory: Trajectory) -> Score:
+    """Return what the trajectory's current labels add up to."""
+    schema = find_schema(trajectory.project_id)
+    return _score(_counting([trajectory.pk], schema), schema)
+
+
+def recompute(trajectory: Trajectory) -> Score:
+    """Store what the labels of a (locked) trajectory add up to, and tell open pages."""
+    score = score_labels(trajectory=trajectory)
+    set_rewards(trajectory=trajectory, reward=score.reward, step_rewards=score.step_rewards)
+    publish_news(trajectory.project_id, kind="trajectory", object_id=trajectory.pk)
+    return score
+
+
+def recompute_many(trajectories: Sequence[Trajectory]) -> int:
+    """Do the same for (locked) trajectories of one project in a few queries; returns how many were changed."""
+    if not trajectories:
+        return 0
+    schema = find_schema(trajectories[0].project_id)
+    ids = [trajectory.pk for trajectory in trajectories]
+    labels = _counting(ids, schema)
+    scores = {pk: _score(group, schema) for pk, group in groupby(labels, key=lambda label: label.trajectory_id)}
+    step_rewards = {step: reward for score in scores.values() for step, reward in score.step_rewards.items()}
+    rewards = {pk: scores[pk].reward if pk in scores else None for pk in ids}
+    publish_many({trajectory.pk: trajectory.project_id for trajectory in trajectories}, kind="trajectory")
+    return set_many_rewards(rewards, step_rewards=step_rewards)
+
+
+def _counting(trajectory_ids: Sequence[str], schema: ProjectSchema) -> Iterable[Label]:
+    """Return the standing labels of fields that count, by trajectory, the oldest first."""
+    names = [spec.name for spec in schema.fields.fields if spec.weight > 0]
+    labels = Label.objects.standing().filter(trajectory__in=trajectory_ids, field__in=names)
+    needed = ("source", "value", "said", "field", "step_id", "span_start", "span_end", "trajectory_id")
+    return labels.only(*needed).order_by("trajectory_id", "id")
+
+
+def _score(labels: Iterable[Label], schema: ProjectSchema) -> Score:
+    weighing = Weighing(fields={spec.name: spec.weight for spec in schema.fields.fields}, trust=schema.fields.trust)
+    judgements = []
+    for label in labels:
+        worth = schema.fields.reward_of(field=label.field, value=label.value, said=label.said)
+        if worth is not None:
+            judgements.append(
+                Judgement(source=label.source, value=worth, field=label.field, step_id=label.step_id, span=label.span)
+            )
+    return score_trajectory(judgements, weighing)
