@@ -122,7 +122,9 @@ class RecipeConfig(BaseModel):
     )
     n_steps: int = Field(default=8, ge=1, le=10_000, description="Batches to train on; each makes a version.")
     trajectories_per_step: int = Field(default=48, ge=1, le=4096)
-    minibatch_samples: int = Field(default=16, ge=1, le=4096, description="Model calls in one optimizer step.")
+    minibatch_samples: int = Field(
+        default=16, ge=1, le=4096, description="Model calls in one optimizer step, about: trajectories stay whole."
+    )
     learning_rate: float = Field(default=5e-4, gt=0, le=0.1)
     max_grad_norm: float = Field(default=1.0, gt=0)
     lora_rank: int = Field(default=8, description=f"One of {LORA_RANKS}.")
@@ -133,7 +135,7 @@ class RecipeConfig(BaseModel):
     zero_stage: int = Field(default=0, ge=0, le=3, description="DeepSpeed ZeRO stage.")
     n_processes: int = Field(default=1, ge=1, le=64, description="Trainer processes on each host, one per device.")
     max_tokens_per_microbatch: int = Field(
-        default=2048, ge=64, le=2**20, description="What goes through the model at once."
+        default=2048, ge=64, le=2**20, description="What goes through the model at once; what calls share counts once."
     )
     seed: int = Field(default=0, ge=0, lt=2**31)
 

@@ -19,6 +19,7 @@ from apps.core.contracts.training import LossSettings
 from worker.trainer.corrections import Drift, weigh_tokens
 from worker.trainer.measures import LossSums, k2, k3
 from worker.trainer.segments import segment_mean
+from worker.trainer.tries import Targets
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,15 +56,15 @@ class TokenLoss:
     is_clipped: Tensor
 
 
-def token_logprobs(logits: Tensor, token_ids: Tensor, temperatures: Tensor) -> tuple[Tensor, Tensor]:
-    """Return log-probs of `token_ids` and entropies, both (N,), in nats at the temperature each was sampled at.
+def token_logprobs(logits: Tensor, targets: Targets) -> tuple[Tensor, Tensor]:
+    """Return log-probs of `targets` and entropies where they were sampled, (N,), in nats at the targets' temperatures.
 
-    logits (N, V), token_ids (N,), temperatures (N,). Entropies carry no gradient.
+    logits (R, V), of the targets' nodes. Entropies carry no gradient.
     """
-    distribution = torch.log_softmax(logits.float() / temperatures[:, None], dim=-1)  # (N, V)
-    chosen = distribution.gather(-1, token_ids[:, None]).squeeze(-1)  # (N,)
+    distribution = torch.log_softmax(logits.float() / targets.temperatures[:, None], dim=-1)  # (R, V)
     fixed = distribution.detach()
-    return chosen, -(fixed.exp() * fixed).sum(-1)
+    entropies = -(fixed.exp() * fixed).sum(-1)  # (R,)
+    return distribution[targets.rows, targets.token_ids], entropies[targets.rows]
 
 
 def policy_loss(tokens: PolicyTokens, loss: LossSettings) -> PolicyLoss:

@@ -13,14 +13,18 @@ import deepspeed
 import torch
 from peft import LoraConfig, PeftModel, get_peft_model
 from torch import Tensor, nn
-from transformers import AutoModelForCausalLM, DynamicCache
+from transformers import AutoModelForCausalLM
 
 from apps.core.contracts.training import LoraSettings, TrainJob
 from worker.trainer.errors import TrainerError
 from worker.trainer.losses import token_logprobs
+from worker.trainer.trie_attention import NAME as TRIE_ATTENTION
+from worker.trainer.trie_attention import lay_out
+from worker.trainer.tries import Targets, Trie
 
 ADAM_BETAS = (0.9, 0.999)
 ADAM_EPSILON = 1e-8
+ATTENTION_LAYERS = {"full_attention", "sliding_attention"}
 
 
 class Policy(nn.Module):  # type: ignore[misc]  # torch is Any to the type checker
@@ -31,20 +35,17 @@ class Policy(nn.Module):  # type: ignore[misc]  # torch is Any to the type check
         self.model = model
         self.precision = precision
 
-    def forward(  # noqa: PLR0917  DeepSpeed's engine passes tensors on by position
-        self, prefix_ids: Tensor, input_ids: Tensor, predicts: Tensor, targets: Tensor, temperatures: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        """Return log-probs and entropies (N,) of `targets` (N,), the tokens after the positions that `predicts` marks.
+    def forward(self, *, trie: Trie, targets: Targets) -> tuple[Tensor, Tensor]:
+        """Return log-probs and entropies (N,) of `targets`, each at the temperature it was sampled at.
 
-        What all samples share, prefix_ids (1, P), is computed once and read by all from the key-value cache, through
-        which their gradients flow back and add up: exact, at a fraction of the cost. No mask for padding in input_ids,
-        predicts (B, T): it stands to the right, out of a causal model's sight, and predicts nothing.
+        Exact: what sequences of the trie share is computed once, its gradients are the sums over all of them, and the
+        result is that of each sequence alone. Only nodes with a target pass through the output layer.
         """
-        with self._autocast(input_ids.device.type):
-            cache = self._read_prefix(prefix_ids, n_samples=len(input_ids)) if prefix_ids.shape[1] else None
-            with self._output_only_at(predicts):
-                answer = self.model(input_ids=input_ids, past_key_values=cache, use_cache=cache is not None)
-        return token_logprobs(answer.logits, targets, temperatures)  # from (N, V)
+        with self._autocast(trie.token_ids.device.type), self._output_only_at(targets.nodes):
+            answer = self.model(
+                input_ids=trie.token_ids[None], position_ids=trie.depths[None], trie=lay_out(trie), use_cache=False
+            )
+        return token_logprobs(answer.logits, targets)
 
     def without_adapter(self) -> AbstractContextManager[Any]:
         """Within it this is the base model, the reference that a KL term holds on to."""
@@ -59,23 +60,17 @@ class Policy(nn.Module):  # type: ignore[misc]  # torch is Any to the type check
         return likely_ids, logprobs
 
     @contextmanager
-    def _output_only_at(self, predicts: Tensor) -> Iterator[None]:
-        """Let only the marked positions into the output layer, the widest of all; whatever follows it sees (N, V)."""
+    def _output_only_at(self, nodes: Tensor) -> Iterator[None]:
+        """Let only these nodes (R,) into the output layer, the widest of all; whatever follows it sees (R, V)."""
 
         def select(_layer: Any, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-            return (inputs[0][predicts], *inputs[1:])  # (B, T, H) to (N, H)
+            return (inputs[0][0, nodes], *inputs[1:])  # (1, T, E) to (R, E)
 
         hook = self.model.get_output_embeddings().register_forward_pre_hook(select)
         try:
             yield
         finally:
             hook.remove()
-
-    def _read_prefix(self, prefix_ids: Tensor, *, n_samples: int) -> Any:
-        cache = DynamicCache(config=self.model.config)
-        self.model(input_ids=prefix_ids, past_key_values=cache, use_cache=True, logits_to_keep=1)
-        cache.batch_repeat_interleave(n_samples)
-        return cache
 
     def _autocast(self, device_type: str) -> AbstractContextManager[Any]:
         # Entered inside the module: DeepSpeed's engine switches an outer autocast off.
@@ -86,16 +81,30 @@ def load_policy(job: TrainJob) -> Policy:
     """Return the policy with the job's adapter, or with a fresh one: zero effect, drawn from the job's seed."""
     if job.precision not in ("bf16", "fp32"):
         raise TrainerError(f"Unknown precision {job.precision!r}: use bf16 or fp32.")
-    try:
-        base = AutoModelForCausalLM.from_pretrained(job.base_model_dir, dtype=torch.float32, local_files_only=True)
-    except (OSError, ValueError) as error:
-        raise TrainerError(f"The base model in {job.base_model_dir} cannot be loaded: {error}") from error
+    base = _load_base(job.base_model_dir)
     torch.manual_seed(job.seed)  # every rank draws the same adapter
     if job.initial_adapter_dir is None:
         model = get_peft_model(base, _lora_config(job.lora))
     else:
         model = _load_adapter(base, Path(job.initial_adapter_dir), lora=job.lora)
     return Policy(model, precision=job.precision)
+
+
+def _load_base(folder: str) -> Any:
+    try:
+        base = AutoModelForCausalLM.from_pretrained(
+            folder, dtype=torch.float32, local_files_only=True, attn_implementation=TRIE_ATTENTION
+        )
+    except (OSError, ValueError) as error:
+        raise TrainerError(f"The base model in {folder} cannot be loaded: {error}") from error
+    kinds = set(getattr(base.config, "layer_types", None) or ()) - ATTENTION_LAYERS
+    is_of_attention = base._supports_attention_backend and not base._is_stateful  # noqa: SLF001  said nowhere else
+    if kinds or not is_of_attention:
+        # Other layers would mix the branches of a trie without a word.
+        raise TrainerError(
+            f"A model of type {base.config.model_type} has layers other than attention; it cannot be trained here."
+        )
+    return base
 
 
 def _lora_config(lora: LoraSettings) -> LoraConfig:
@@ -142,8 +151,9 @@ def _engine_config(job: TrainJob) -> dict[str, Any]:
 
 
 def max_length(policy: Policy) -> int:
-    """Return how many positions the model has."""
-    return int(policy.model.config.max_position_embeddings)
+    """Return how many positions the model has, or sees at once where its attention has a window."""
+    config = policy.model.config
+    return int(getattr(config, "sliding_window", None) or config.max_position_embeddings)
 
 
 def vocab_size(policy: Policy) -> int:

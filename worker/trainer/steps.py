@@ -14,17 +14,12 @@ from torch import Tensor
 
 from apps.core.contracts.training import LossSettings, TrainBatch, TrainJob, TrainSample
 from worker.trainer.aggregation import weigh_samples
-from worker.trainer.batches import (
-    MicroBatch,
-    build_filler,
-    build_micro_batch,
-    plan_micro_batches,
-    split_minibatches,
-)
+from worker.trainer.batches import split_minibatches
 from worker.trainer.corrections import needs_proximal
 from worker.trainer.errors import TrainerError
 from worker.trainer.losses import PolicyTokens, policy_loss
 from worker.trainer.measures import LARGEST, LossSums, combine, effective_sample_size, summarise
+from worker.trainer.micro_batches import MicroBatch, build_filler, build_micro_batch, plan_micro_batches
 from worker.trainer.ranks import Ranks
 from worker.trainer.segments import sum_to_end
 
@@ -127,7 +122,7 @@ def optimizer_step(engine: Any, parts: Sequence[Part], *, job: TrainJob, ranks: 
 
 def _forward(engine: Any, micro: MicroBatch) -> tuple[Tensor, Tensor]:
     """Return log-probs and entropies of the completion tokens; (N,) each."""
-    logprobs, entropies = engine(micro.prefix_ids, micro.input_ids, micro.predicts, micro.targets, micro.temperatures)
+    logprobs, entropies = engine(trie=micro.trie, targets=micro.targets)
     return logprobs, entropies
 
 

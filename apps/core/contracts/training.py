@@ -68,7 +68,10 @@ class LossSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class OptimizerSettings:
-    """AdamW without weight decay. `minibatch_samples` samples make one optimizer step; one epoch over the batch."""
+    """AdamW without weight decay. About `minibatch_samples` samples make one optimizer step; one epoch over the batch.
+
+    About, because the steps of a trajectory stay together.
+    """
 
     learning_rate: float
     max_grad_norm: float

@@ -9,7 +9,7 @@ import torch
 from apps.core.contracts.training import LossSettings
 from tests.worker.trainer.ml.policy_tokens import compute
 from tests.worker.trainer.samples import even_weights, make_job, make_sample, make_samples
-from worker.trainer.batches import build_micro_batch
+from worker.trainer.micro_batches import build_micro_batch
 from worker.trainer.model import Policy
 from worker.trainer.ranks import Ranks
 from worker.trainer.steps import Part, charge_divergence, prepare_minibatch, step_scale
@@ -26,8 +26,8 @@ class Engine:
     def __init__(self, policy: Policy) -> None:
         self.module = policy
 
-    def __call__(self, *inputs: Any) -> Any:
-        return self.module(*inputs)
+    def __call__(self, **question: Any) -> Any:
+        return self.module(**question)
 
 
 def prepare(policy: Policy, model_dir: Path, ranks: Ranks, loss: LossSettings) -> Part:
@@ -46,11 +46,10 @@ def test_without_a_correction_nothing_is_computed_ahead(policy: Policy, model_di
 def test_what_a_recipe_compares_with_is_computed_ahead(policy: Policy, model_dir: Path, ranks: Ranks) -> None:
     part = prepare(policy, model_dir, ranks, LossSettings(correction="tis", kl="k2_loss", kl_coefficient=0.1))
     micro = part.micro
-    inputs = (micro.prefix_ids, micro.input_ids, micro.predicts, micro.targets, micro.temperatures)
     with torch.no_grad():
-        now, _ = policy(*inputs)
+        now, _ = policy(trie=micro.trie, targets=micro.targets)
         with policy.model.disable_adapter():
-            base, _ = policy(*inputs)
+            base, _ = policy(trie=micro.trie, targets=micro.targets)
     assert part.reference is not None
     assert torch.equal(part.proximal, now)
     assert torch.equal(part.reference, base)
