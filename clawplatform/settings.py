@@ -8,6 +8,7 @@ from csp.constants import SELF
 
 from apps.core.contracts.tasks import (
     CLOSE_IDLE_TRAJECTORIES,
+    KEEP_MONTHS,
     QUEUE_CPU,
     RECONCILE_ENGINES,
     RESCUE_RUNS,
@@ -107,6 +108,7 @@ CELERY_BEAT_SCHEDULE = {
     "rescue-runs": {"task": RESCUE_RUNS, "schedule": 15.0, "options": {"expires": 15}},
     "tend-bulk-jobs": {"task": TEND_BULK_JOBS, "schedule": 60.0, "options": {"expires": 60}},
     "tend-transfers": {"task": TEND_TRANSFERS, "schedule": 30.0, "options": {"expires": 30}},
+    "keep-months": {"task": KEEP_MONTHS, "schedule": 3600.0, "options": {"expires": 3600}},
 }
 
 AUTH_USER_MODEL = "accounts.User"

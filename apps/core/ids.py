@@ -1,6 +1,7 @@
 """Prefixed, sortable ids: `traj_01jk…`. The part after the prefix is a UUIDv7 in Crockford's base 32, lower case."""
 
 import re
+from datetime import UTC, datetime
 
 import uuid_utils
 
@@ -12,7 +13,23 @@ _PATTERN = re.compile(rf"[a-z]{{2,5}}_[{ALPHABET}]{{{LENGTH}}}")
 
 def new_id(prefix: str) -> str:
     """Return a new id; ids made later sort later (millisecond grain, then a counter)."""
-    number = uuid_utils.uuid7().int
+    return _spell(prefix, uuid_utils.uuid7().int)
+
+
+def first_id(prefix: str, moment: datetime) -> str:
+    """Return the bound between the ids that were made before `moment` (to the millisecond) and those made since."""
+    return _spell(prefix, round(moment.timestamp() * 1000) << 80)
+
+
+def read_time(value: str) -> datetime:
+    """Return when an id was made, or the moment of a bound, to the millisecond."""
+    number = 0
+    for digit in value.rpartition("_")[2]:
+        number = number << 5 | ALPHABET.index(digit)
+    return datetime.fromtimestamp((number >> 80) / 1000, tz=UTC)
+
+
+def _spell(prefix: str, number: int) -> str:
     digits = [ALPHABET[(number >> shift) & 31] for shift in range(5 * (LENGTH - 1), -1, -5)]
     return f"{prefix}_{''.join(digits)}"
 

@@ -80,7 +80,9 @@ class Label(models.Model):
     id = models.CharField(primary_key=True, max_length=ID_MAX_LENGTH, default=new_label_id, editable=False)
     project = models.ForeignKey(Project, on_delete=models.PROTECT, related_name="+")
     trajectory = models.ForeignKey(Trajectory, on_delete=models.CASCADE, related_name="labels")
-    step = models.ForeignKey(Step, on_delete=models.CASCADE, null=True, blank=True, related_name="labels")
+    step = models.ForeignKey(
+        Step, on_delete=models.CASCADE, null=True, blank=True, related_name="labels", db_constraint=False
+    )
     span_start = models.PositiveIntegerField(null=True, blank=True)
     span_end = models.PositiveIntegerField(null=True, blank=True)
     field = models.CharField(max_length=60, default="reward")

@@ -16,10 +16,20 @@ from apps.trajectories.shared_rows import SharedRows
 from apps.trajectories.trie import Context, split_spelled, split_tokens
 
 
-def fold_exchanges(exchanges: Sequence[Exchange]) -> list[Trajectory | None]:
-    """Add the exchanges' steps to their trajectories, in order, and return each one's; None for a call that failed
-    before any session, and for one in tokens that names none: its maker submits it (`submitting.py`).
-    All are of one agent.
+@dataclass(frozen=True, kw_only=True)
+class FoldedCall:
+    """What became of an exchange: its trajectory, and the choices of its answer that are steps of it now.
+
+    There is no trajectory for a call that failed before any session, and for one in tokens that names none: its maker
+    submits it (`submitting.py`).
+    """
+
+    trajectory: Trajectory | None = None
+    choices: tuple[int, ...] = ()
+
+
+def fold_exchanges(exchanges: Sequence[Exchange]) -> list[FoldedCall]:
+    """Add the exchanges' steps to their trajectories, in order. All are of one agent.
 
     A call that got no answer makes no step; its trajectory, if it has one, is marked. A call that ended after its
     trajectory was complete is kept there, out of training. Raises UnreadableExchange when one has no place at all.
@@ -27,9 +37,9 @@ def fold_exchanges(exchanges: Sequence[Exchange]) -> list[Trajectory | None]:
     shared = SharedRows()
     calls = [(read_call(exchange), _find_caller(exchange, shared=shared)) for exchange in exchanges]
     read_ahead(calls, shared=shared)
-    touched = [_fold_call(call, caller, shared=shared) for call, caller in calls]
+    folded = [_fold_call(call, caller, shared=shared) for call, caller in calls]
     shared.write()
-    return touched
+    return folded
 
 
 def _find_caller(exchange: Exchange, *, shared: SharedRows) -> Caller:
@@ -39,13 +49,13 @@ def _find_caller(exchange: Exchange, *, shared: SharedRows) -> Caller:
     return Caller(agent=agent, key=shared.find_key(exchange, agent))
 
 
-def _fold_call(call: Call, caller: Caller, *, shared: SharedRows) -> Trajectory | None:
+def _fold_call(call: Call, caller: Caller, *, shared: SharedRows) -> FoldedCall:
     exchange = call.exchange
     if call.is_in_tokens and not (exchange.trajectory_id or exchange.session_key):
-        return None
+        return FoldedCall()
     place = find_place(call, caller, shared=shared)
     if place.trajectory is None and not call.answers and not place.session_key:
-        return None
+        return FoldedCall()
     trajectory = place.trajectory or start_trajectory(call, place, caller, shared=shared)
     steps = _make_steps(call, place, project_id=trajectory.project_id, shared=shared)
     if steps:
@@ -54,7 +64,7 @@ def _fold_call(call: Call, caller: Caller, *, shared: SharedRows) -> Trajectory 
     shared.count_in(trajectory, exchange, messages=call.messages, steps=steps)
     if place.replaces:
         shared.exclude_step(place.replaces)
-    return trajectory
+    return FoldedCall(trajectory=trajectory, choices=tuple(step.choice for step in steps))
 
 
 def _make_steps(call: Call, place: Place, *, project_id: str, shared: SharedRows) -> list[Step]:

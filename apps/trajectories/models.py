@@ -3,6 +3,7 @@
 from django.contrib.postgres.fields import ArrayField
 from django.contrib.postgres.indexes import GinIndex
 from django.db import models
+from django.db.models import Value
 from django.db.models.functions import MD5
 from django.utils import timezone
 
@@ -24,6 +25,13 @@ def new_step_id() -> str:
     return new_id("step")
 
 
+class AllDifferent(models.Func):
+    """Whether no value of a smallint array stands there twice (a function of the migrations)."""
+
+    function = "trajectories_all_different"
+    output_field = models.BooleanField()
+
+
 class ExchangeStatus(models.TextChoices):
     COMPLETE = "complete"
     ABORTED = "aborted"  # the client went away; what had come is kept
@@ -31,8 +39,8 @@ class ExchangeStatus(models.TextChoices):
 
 
 class Exchange(models.Model):
-    """One captured call, raw. Written by the gateway with plain SQL (`exchange_log.py`); only `folded_at` and
-    `fold_error` change.
+    """One captured call, raw. Written by the gateway with plain SQL (`exchange_log.py`); only what the recorder notes
+    changes. The table is cut into months by id (`months.py`).
 
     Columns that carry what a client or an engine said are bytes: nothing a client sends can make the insert fail.
     The ids are not foreign keys for the same reason.
@@ -68,6 +76,8 @@ class Exchange(models.Model):
     is_training_allowed = models.BooleanField(default=True, db_default=True)  # False: the caller opted out
     token_check = models.TextField(blank=True, default="", db_default="")  # why ids are doubted
     folded_at = models.DateTimeField(null=True)
+    # The choices of its answer that are steps. The database refuses to note one twice: so none is folded twice.
+    folded_choices = ArrayField(models.SmallIntegerField(), default=list, db_default=Value("{}"))
     fold_error = models.TextField(blank=True)  # why the recorder set it aside
 
     objects = ExchangeQuerySet.as_manager()
@@ -82,6 +92,9 @@ class Exchange(models.Model):
                 condition=models.Q(dialect="generate"),
                 name="generation_by_prompt",
             ),
+        ]
+        constraints = [
+            models.CheckConstraint(condition=AllDifferent("folded_choices"), name="exchange_is_folded_once"),
         ]
 
     def __str__(self) -> str:
@@ -207,14 +220,20 @@ class Step(models.Model):
     The prompt is a node of the trajectory's token trie: it shares its first `shared_tokens` tokens with
     `parent`'s prompt + completion; `tail_token_ids` holds what follows. Messages are stored the same way. A root
     shares with its `opening`, if it has one.
+
+    The table is cut into months by `trajectory` (`months.py`): a trajectory's steps lie together, and its keys hold
+    there. Postgres' primary key is (id, trajectory), so a foreign key to a step names both: here it has no constraint,
+    and a migration adds the one of both columns.
     """
 
     id = models.CharField(primary_key=True, max_length=ID_MAX_LENGTH, default=new_step_id, editable=False)
-    trajectory = models.ForeignKey(Trajectory, on_delete=models.CASCADE, related_name="steps")
+    trajectory = models.ForeignKey(Trajectory, on_delete=models.CASCADE, related_name="steps", db_index=False)
     exchange_id = models.CharField(max_length=ID_MAX_LENGTH)  # "subm_…": submitted, with no call of ours behind it
     choice = models.PositiveSmallIntegerField(default=0)
     index = models.PositiveIntegerField()  # order in the trajectory, from 0
-    parent = models.ForeignKey("self", on_delete=models.CASCADE, null=True, blank=True, related_name="children")
+    parent = models.ForeignKey(
+        "self", on_delete=models.CASCADE, null=True, blank=True, related_name="children", db_constraint=False
+    )
     opening = models.ForeignKey(Opening, on_delete=models.PROTECT, null=True, blank=True, related_name="+")
     chain = models.CharField(max_length=64, blank=True)  # hash of system text and tools
     epoch = models.PositiveIntegerField(null=True, blank=True)  # compactions before it, if the client counts them
@@ -257,6 +276,7 @@ class Step(models.Model):
     class Meta:
         ordering = ["trajectory", "index"]
         indexes = [
+            models.Index(fields=["exchange_id"], name="step_by_exchange"),
             models.Index(fields=["response_id"], condition=~models.Q(response_id=""), name="step_by_response"),
             GinIndex(fields=["answer_digests"], name="step_by_digest"),
             models.Index(fields=["-id"], condition=~models.Q(side_call=""), name="step_side_call"),
@@ -266,7 +286,6 @@ class Step(models.Model):
         ]
         constraints = [
             models.UniqueConstraint(fields=["trajectory", "index"], name="step_index_is_unique"),
-            models.UniqueConstraint(fields=["exchange_id", "choice"], name="exchange_is_folded_once"),
             models.UniqueConstraint(
                 fields=["trajectory", "client_step_id"],
                 condition=~models.Q(client_step_id=""),

@@ -8,11 +8,12 @@ Knows nothing of what is in an exchange.
 from dataclasses import dataclass, field
 
 import structlog
-from django.db import Error, IntegrityError, InterfaceError, OperationalError, connection, transaction
+from django.db import Error, InterfaceError, OperationalError, connection, transaction
 from django.utils import timezone
 
 from apps.accounts.services import mark_keys_used
 from apps.core.live import publish_many
+from apps.trajectories.folded_choices import is_folded_twice, mark_folded
 from apps.trajectories.folding import fold_exchanges
 from apps.trajectories.models import Exchange
 from apps.trajectories.querysets import ExchangeQuerySet
@@ -100,14 +101,12 @@ def _fold_batch(ids: list[str], agent_id: str, *, wait_s: float) -> _Folded:
 def _fold_locked(ids: list[str]) -> _Folded:
     """Fold what another recorder has not been faster at, in order."""
     exchanges = list(Exchange.objects.unfolded().filter(pk__in=ids))
-    touched = fold_exchanges(exchanges)
-    keep_unassigned([exchange for exchange, trajectory in zip(exchanges, touched, strict=True) if trajectory is None])
-    Exchange.objects.filter(pk__in=[exchange.pk for exchange in exchanges]).update(
-        folded_at=timezone.now(), fold_error=""
-    )
+    calls = fold_exchanges(exchanges)
+    keep_unassigned([exchange for exchange, call in zip(exchanges, calls, strict=True) if call.trajectory is None])
+    mark_folded({exchange.pk: call.choices for exchange, call in zip(exchanges, calls, strict=True)})
     ended = sorted((exchange.ended_at, exchange.key_id) for exchange in exchanges)
     mark_keys_used({key_id: moment for moment, key_id in ended})
-    trajectories = {trajectory.id: trajectory.project_id for trajectory in touched if trajectory is not None}
+    trajectories = {call.trajectory.id: call.trajectory.project_id for call in calls if call.trajectory is not None}
     return _Folded(n_done=len(exchanges), trajectories=trajectories)
 
 
@@ -118,7 +117,7 @@ def _give_up(exchange_id: str, error: Exception) -> int:
     """
     if is_transient(error):
         raise error
-    if isinstance(error, IntegrityError) and _constraint(error) == "exchange_is_folded_once":
+    if is_folded_twice(error):
         Exchange.objects.filter(pk=exchange_id).update(folded_at=timezone.now())  # Somebody put it back into the queue.
         return 0
     return _set_aside(exchange_id, error)
@@ -161,11 +160,6 @@ def is_transient(error: Exception) -> bool:
 def is_deadlock(error: Exception) -> bool:
     """Say whether Postgres took this transaction back because of another one: alone it will go through."""
     return (sql_state(error) or "").startswith("40")
-
-
-def _constraint(error: IntegrityError) -> str | None:
-    diagnosis = getattr(error.__cause__, "diag", None)
-    return getattr(diagnosis, "constraint_name", None)
 
 
 def sql_state(error: BaseException) -> str | None:

@@ -5,23 +5,25 @@ again changes nothing. Knows no HTTP, no tokenizer and no rewards.
 """
 
 import json
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from django.db import transaction
+from django.db import IntegrityError, transaction
 from django.db.models import F, Max
 from django.utils import timezone
 
 from apps.core.contracts.arrays import ID_BYTES, unpack_ids
 from apps.core.errors import Conflict, InvalidInput
-from apps.core.ids import new_id
+from apps.core.ids import is_id, new_id
 from apps.core.live import publish_news
 from apps.registry.models import Policy, Version
 from apps.registry.queries import find_named_versions
 from apps.registry.vocabulary import read_vocabulary_size
 from apps.trajectories.calls import Sampling
+from apps.trajectories.folded_choices import is_folded_twice, note_choices
 from apps.trajectories.generations import Generation, Generations
 from apps.trajectories.models import ExchangeStatus, Step, Trajectory, TrajectoryState
 from apps.trajectories.search.words import keep_words
@@ -137,8 +139,12 @@ class _Writer:
         return Submitted(step=step, is_new=captured is None)
 
     def write(self) -> None:
-        """Store the new steps and bring the trajectory's sums up to date."""
+        """Store the new steps and bring the trajectory's sums up to date.
+
+        Raises Conflict when a call that spoke one of them became a step elsewhere a moment ago.
+        """
         Step.objects.bulk_create(self.new, batch_size=500)
+        self._note_calls()
         if self.new:
             keep_words(self.new)
             Trajectory.objects.filter(pk=self.trajectory.pk).update(
@@ -147,6 +153,20 @@ class _Writer:
                 n_prompt_tokens=F("n_prompt_tokens") + sum(step.n_prompt_tokens for step in self.new),
                 n_completion_tokens=F("n_completion_tokens") + sum(step.n_completion_tokens for step in self.new),
             )
+
+    def _note_calls(self) -> None:
+        choices: dict[str, list[int]] = defaultdict(list)
+        for step in self.new:
+            if is_id(step.exchange_id, "exch"):
+                choices[step.exchange_id].append(step.choice)
+        try:
+            note_choices(choices)
+        except IntegrityError as error:
+            if not is_folded_twice(error):
+                raise
+            raise Conflict(
+                "a call that said the same is becoming a step elsewhere; try again", retry_after_s=1
+            ) from error
 
     def _name_captured(self, step: Step, draft: StepDraft) -> Step:
         """The call named this trajectory, so the recorder has made its step: only what the maker adds is new."""

@@ -121,11 +121,12 @@ def _context_of(step: Step, *, token_ids: bytes, messages: tuple[Any, ...], n_pr
 
 _LINES = """
     WITH RECURSIVE line AS (
-        SELECT id, parent_id FROM trajectories_step WHERE id = ANY(%s)
+        SELECT id, parent_id, trajectory_id FROM trajectories_step WHERE id = ANY(%s)
         UNION
-        SELECT step.id, step.parent_id FROM trajectories_step step JOIN line ON step.id = line.parent_id
+        SELECT step.id, step.parent_id, step.trajectory_id FROM trajectories_step step
+        JOIN line ON step.id = line.parent_id AND step.trajectory_id = line.trajectory_id
     )
-    SELECT step.* FROM trajectories_step step JOIN line ON line.id = step.id
+    SELECT step.* FROM trajectories_step step JOIN line ON line.id = step.id AND line.trajectory_id = step.trajectory_id
 """
 
 

@@ -1,4 +1,4 @@
-"""Entry points that clean up behind others: idle sessions, and runs whose worker is gone."""
+"""Entry points that clean up behind others: idle sessions, runs whose worker is gone, the pool's months."""
 
 import socket
 from datetime import timedelta
@@ -8,8 +8,9 @@ from celery import shared_task
 from django.conf import settings
 from django.utils import timezone
 
-from apps.core.contracts.tasks import CLOSE_IDLE_TRAJECTORIES, RESCUE_RUNS
+from apps.core.contracts.tasks import CLOSE_IDLE_TRAJECTORIES, KEEP_MONTHS, RESCUE_RUNS
 from apps.training import attempts
+from apps.trajectories import months
 from apps.trajectories.services import close_idle_trajectories as close_idle
 from worker.tasks.run_folder import run_folder
 from worker.tasks.trainer_process import kill_orphan
@@ -39,3 +40,12 @@ def rescue_runs() -> None:
             kill_orphan(attempt.process_group, run_dir=run_folder(attempt.run_id).path)
     attempts.requeue_orphans()
     attempts.resend_queued_runs(after_s=RESEND_S)
+
+
+@shared_task(name=KEEP_MONTHS)
+def keep_months() -> None:
+    """Make the pool's months ahead, and say what belongs to none."""
+    months.make_months()
+    months.analyze_tables()
+    for table, n in months.count_astray().items():
+        log.error("months.astray", table=table, n=n, hint="a clock is months off: see `manage.py months`")

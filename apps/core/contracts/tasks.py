@@ -10,6 +10,7 @@ TEND_BULK_JOBS = "claw.tend_bulk_jobs"
 RUN_EXPORT = "claw.run_export"
 RUN_IMPORT = "claw.run_import"
 TEND_TRANSFERS = "claw.tend_transfers"
+KEEP_MONTHS = "claw.keep_months"
 
 QUEUE_CPU = "cpu"
 QUEUE_TRAIN = "train"
@@ -26,4 +27,5 @@ ROUTES: dict[str, str] = {
     RUN_EXPORT: QUEUE_CPU,
     RUN_IMPORT: QUEUE_CPU,
     TEND_TRANSFERS: QUEUE_CPU,
+    KEEP_MONTHS: QUEUE_CPU,
 }

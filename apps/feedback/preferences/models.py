@@ -50,12 +50,19 @@ class Preference(models.Model):
     project = models.ForeignKey(Project, on_delete=models.PROTECT, related_name="+")
     kind = models.CharField(max_length=10, choices=PreferenceKind.choices)
     trajectory = models.ForeignKey(Trajectory, on_delete=models.CASCADE, related_name="preferences")
-    step = models.ForeignKey(Step, on_delete=models.CASCADE, null=True, blank=True, related_name="preferences")
-    chosen_step = models.ForeignKey(Step, on_delete=models.CASCADE, null=True, blank=True, related_name="+")
+    # Keys to steps have two columns in Postgres (`trajectories.models.Step`); the rejected one's has none.
+    step = models.ForeignKey(
+        Step, on_delete=models.CASCADE, null=True, blank=True, related_name="preferences", db_constraint=False
+    )
+    chosen_step = models.ForeignKey(
+        Step, on_delete=models.CASCADE, null=True, blank=True, related_name="+", db_constraint=False
+    )
     chosen_message = models.JSONField(null=True)  # an assistant message, chat shape
     chosen_version = models.ForeignKey(Version, on_delete=models.PROTECT, null=True, blank=True, related_name="+")
     rejected_trajectory = models.ForeignKey(Trajectory, on_delete=models.CASCADE, null=True, related_name="+")
-    rejected_step = models.ForeignKey(Step, on_delete=models.CASCADE, null=True, blank=True, related_name="+")
+    rejected_step = models.ForeignKey(
+        Step, on_delete=models.CASCADE, null=True, blank=True, related_name="+", db_constraint=False
+    )
     rejected_message = models.JSONField(null=True)
     rejected_version = models.ForeignKey(Version, on_delete=models.PROTECT, null=True, blank=True, related_name="+")
     is_tie = models.BooleanField(default=False)

@@ -1,8 +1,10 @@
 """Ids: prefixed, sortable, recognised."""
 
+from datetime import UTC, datetime, timedelta
+
 import pytest
 
-from apps.core.ids import ID_MAX_LENGTH, is_id, new_id
+from apps.core.ids import ID_MAX_LENGTH, first_id, is_id, new_id, read_time
 
 
 def test_later_ids_sort_later() -> None:
@@ -25,3 +27,13 @@ def test_an_id_is_recognised_by_its_prefix() -> None:
 )
 def test_other_text_is_none(value: str) -> None:
     assert not is_id(value, "step")
+
+
+def test_a_moments_first_id_parts_those_made_before_from_those_made_since() -> None:
+    before, moment, since = new_id("traj"), datetime.now(UTC) + timedelta(milliseconds=1), ""
+    while datetime.now(UTC) < moment + timedelta(milliseconds=1):
+        since = new_id("traj")
+    bound = first_id("traj", moment)
+    assert before < bound < new_id("traj")
+    assert is_id(bound, "traj")
+    assert abs(read_time(since) - moment) < timedelta(seconds=1)

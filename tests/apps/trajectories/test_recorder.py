@@ -14,7 +14,7 @@ from apps.accounts.models import Agent, ApiKey
 from apps.core.contracts.arrays import pack_ids
 from apps.core.ids import new_id
 from apps.trajectories import recorder
-from apps.trajectories.folding import fold_exchanges
+from apps.trajectories.folding import FoldedCall, fold_exchanges
 from apps.trajectories.inbox import retry_call
 from apps.trajectories.models import Exchange, ExchangeStatus, SideCall, Step, Tools, Trajectory, TrajectoryState
 from apps.trajectories.recorder import fold_pending
@@ -292,7 +292,7 @@ def test_what_was_set_aside_can_be_tried_again(key: ApiKey) -> None:
 def test_an_unexpected_error_is_set_aside_too(key: ApiKey, monkeypatch: pytest.MonkeyPatch) -> None:
     bad, good = ExchangeFactory.create_batch(2, key=key)
 
-    def stumble(exchanges: Sequence[Exchange]) -> list[Trajectory | None]:
+    def stumble(exchanges: Sequence[Exchange]) -> list[FoldedCall]:
         if bad in exchanges:
             raise ZeroDivisionError("\x00 oops \ud800")
         return fold_exchanges(exchanges)
@@ -324,7 +324,7 @@ def test_trouble_with_postgres_is_nobodys_poison(
 ) -> None:
     exchange = ExchangeFactory.create(key=key)
 
-    def fall(_exchanges: Sequence[Exchange]) -> list[Trajectory | None]:
+    def fall(_exchanges: Sequence[Exchange]) -> list[FoldedCall]:
         if statement:
             run_sql(statement)
         raise error("server closed the connection unexpectedly")
@@ -411,7 +411,7 @@ def test_a_deadlock_is_settled_by_folding_one_by_one(key: ApiKey, monkeypatch: p
     ExchangeFactory.create_batch(3, key=key)
     n_calls = 0
 
-    def collide(exchanges: Sequence[Exchange]) -> list[Trajectory | None]:
+    def collide(exchanges: Sequence[Exchange]) -> list[FoldedCall]:
         nonlocal n_calls
         n_calls += 1
         if n_calls == 2:
