@@ -71,6 +71,27 @@ def end_attempt(attempt: Attempt, *, run_state: RunState, error: str = "", exit_
     move_run(run, run_state, error=error)
 
 
+@transaction.atomic
+def crash_attempt(attempt: Attempt, *, error: str, exit_code: int) -> None:
+    """Close an attempt whose trainer was killed or hung, and queue the run again: it goes on from its checkpoint."""
+    run = lock_attempt(attempt)
+    Attempt.objects.filter(pk=attempt.pk).update(
+        state=AttemptState.CRASHED, ended_at=timezone.now(), error=error, exit_code=exit_code
+    )
+    record_run_event(run, "attempt.crashed", f"attempt {attempt.number} crashed and is made again: {error}")
+    move_run(run, RunState.CANCELLED if run.state == RunState.CANCELLING else RunState.QUEUED)
+
+
+def count_crashes(attempt: Attempt) -> int:
+    """Return how many attempts of the run crashed since a step was last finished, or a person last resumed it."""
+    return _count_since_progress(attempt.run, AttemptState.CRASHED)
+
+
+def note_fallback(attempt: Attempt, words: str) -> None:
+    """Write down that a checkpoint was damaged and an older one was taken."""
+    record_run_event(attempt.run, "checkpoint.damaged", words)
+
+
 def move_run(run: Run, state: RunState, *, error: str = "") -> None:
     """Inside a transaction that holds the run's row: end it, or queue it again."""
     now = timezone.now()
@@ -130,10 +151,14 @@ def _requeue_orphan(run_id: str) -> None:
 
 def count_lost_attempts(run: Run) -> int:
     """Return how many attempts were lost since a step was last finished, or a person last resumed the run."""
+    return _count_since_progress(run, AttemptState.LOST)
+
+
+def _count_since_progress(run: Run, state: AttemptState) -> int:
     progress = run.metrics.aggregate(last=Max("at"))["last"]
     resumed = run.events.filter(kind=RESUMED).aggregate(last=Max("at"))["last"]
     since = max((moment for moment in (progress, resumed) if moment is not None), default=run.created_at)
-    return run.attempts.filter(state=AttemptState.LOST, ended_at__gte=since).count()
+    return run.attempts.filter(state=state, ended_at__gte=since).count()
 
 
 def resend_queued_runs(*, after_s: float) -> None:

@@ -27,6 +27,8 @@ def build_job(run: Run, *, device: str, engine_dtype: str) -> TrainJob:
         seed=recipe.seed,
         device=device,
         precision="fp32" if engine_dtype == "float32" else "bf16",
+        keep_checkpoints=recipe.keep_checkpoints,
+        keep_best=recipe.keep_best,
     )
 
 

@@ -91,7 +91,7 @@ def _lease_new_batch(
         _pass_over(run, batch, n_trajectories=len(picked))
         return None
     record_run_event(run, "batch.leased", f"step {step} takes {len(picked)} trajectories, {len(found.samples)} steps")
-    return TrainBatch(step=step, samples=tuple(found.samples), probe=choose_probe(found.samples))
+    return _make_batch(batch, found.samples)
 
 
 def _pass_over(run: Run, batch: Batch, *, n_trajectories: int) -> None:
@@ -115,7 +115,13 @@ def _rebuild_batch(run: Run, batch: Batch) -> TrainBatch | None:
         release_batches(run)
         record_run_event(run, "batch.released", f"step {batch.step} was given back: nothing is left of it to train on")
         return None
-    return TrainBatch(step=batch.step, samples=tuple(samples), probe=choose_probe(samples))
+    return _make_batch(batch, samples)
+
+
+def _make_batch(batch: Batch, samples: Sequence[TrainSample]) -> TrainBatch:
+    return TrainBatch(
+        step=batch.step, samples=tuple(samples), probe=choose_probe(samples), reward_mean=batch.reward_mean
+    )
 
 
 def open_pool(run: Run) -> Pool:

@@ -83,6 +83,7 @@ class Run(models.Model):
 class AttemptState(models.TextChoices):
     RUNNING = "running"
     ENDED = "ended"
+    CRASHED = "crashed"  # its trainer was killed or hung, and the run goes on
     LOST = "lost"  # its worker stopped reporting
 
 

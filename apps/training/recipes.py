@@ -7,9 +7,10 @@ solved on two CPU cores; a choice's own settings default to its paper's numbers.
 from collections.abc import Mapping
 from typing import Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import Field, ValidationError, model_validator
 
 from apps.core.errors import InvalidInput
+from apps.training.resources import ResourceConfig
 
 LORA_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)  # what vLLM can serve
 GROUPS = {"group_size": 4}
@@ -54,10 +55,8 @@ OWN_SETTINGS: Mapping[str, Mapping[str, Mapping[str, float]]] = {
 }
 
 
-class RecipeConfig(BaseModel):
+class RecipeConfig(ResourceConfig):
     """Policy gradient on fresh rewarded trajectories, LoRA on every linear layer."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     algorithm: Literal["policy_gradient"] = "policy_gradient"
     estimator: Literal["ema", "batch", "reinforce_pp", "reinforce_pp_baseline", "rloo", "grpo", "dr_grpo", "maxrl"] = (
@@ -132,11 +131,6 @@ class RecipeConfig(BaseModel):
     max_staleness: int = Field(default=4, ge=0, le=1000, description="Versions a step may lie behind.")
     wait_for_data_s: float = Field(default=600, gt=0, le=7 * 86_400, description="Without a batch for so long: fail.")
     promote: bool = Field(default=True, description="Each version that passes its check goes live.")
-    zero_stage: int = Field(default=0, ge=0, le=3, description="DeepSpeed ZeRO stage.")
-    n_processes: int = Field(default=1, ge=1, le=64, description="Trainer processes on each host, one per device.")
-    max_tokens_per_microbatch: int = Field(
-        default=2048, ge=64, le=2**20, description="What goes through the model at once; what calls share counts once."
-    )
     seed: int = Field(default=0, ge=0, lt=2**31)
 
     @model_validator(mode="before")

@@ -1,5 +1,6 @@
 """A run's folder as the train task sees it: job and batches in, events and log out. Knows no rows, no processes."""
 
+import shutil
 from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,6 +9,7 @@ from django.conf import settings
 
 from apps.core.contracts.codec import decode, encode
 from apps.core.contracts.training import (
+    BEATS_DIR,
     EVENTS_FILE,
     JOB_FILE,
     LOG_FILE,
@@ -20,6 +22,7 @@ from apps.core.contracts.training import (
 from worker.trainer.files import write_atomic
 
 TAIL_BYTES = 2000
+FULL_BELOW_BYTES = 2**20
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,10 +32,12 @@ class RunFolder:
     path: Path
 
     def prepare(self, job: TrainJob, *, keep_batches: Collection[int]) -> None:
-        """Write the job, and sweep away what an earlier attempt left: a wish to stop, batches that were given back."""
+        """Write the job, and sweep away what an earlier attempt left: a wish to stop, beats, batches given back."""
         inbox = self.path / "inbox"
         inbox.mkdir(parents=True, exist_ok=True)
         (self.path / STOP_FILE).unlink(missing_ok=True)
+        for path in (self.path / BEATS_DIR).glob("rank-*"):
+            path.unlink()
         kept = {(self.path / batch_file(step)).name for step in keep_batches}
         for path in inbox.glob("batch-*.json"):
             if path.name not in kept:
@@ -47,9 +52,17 @@ class RunFolder:
         """Give the trainer its batch, whole."""
         write_atomic(self.path / batch_file(batch.step), encode(batch))
 
+    def has_batches(self, first: int, last: int) -> bool:
+        """Say whether the trainer can train these steps again."""
+        return all(map(self.has_batch, range(first, last + 1)))
+
     def drop_batch(self, step: int) -> None:
         """Take a batch back: before its lease is given up, so that no trainer finds it later."""
         (self.path / batch_file(step)).unlink(missing_ok=True)
+
+    def read_beats(self) -> dict[str, float]:
+        """Return when each process of the trainer last showed that it is at work: its name, and the storage's clock."""
+        return {path.name: path.stat().st_mtime for path in (self.path / BEATS_DIR).glob("rank-*")}
 
     def request_stop(self) -> None:
         """Ask the trainer to end after a checkpoint."""
@@ -63,6 +76,10 @@ class RunFolder:
     def log_path(self) -> Path:
         """Where the trainer's output goes."""
         return self.path / LOG_FILE
+
+    def is_disk_full(self) -> bool:
+        """Say whether there is no room for as much as a line."""
+        return shutil.disk_usage(self.path).free < FULL_BELOW_BYTES
 
     def log_size(self) -> int:
         """Return the log's length, to tell this attempt's lines from earlier ones."""

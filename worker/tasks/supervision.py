@@ -32,7 +32,6 @@ class Limits:
     lease_s: float = 1.0
     describe_s: float = 5.0
     start_s: float = 900.0  # the first start on a host compiles
-    step_s: float = 7200.0
     stop_s: float = 60.0  # a cancelled trainer's time to reach a checkpoint
     shutdown_s: float = 8.0  # the same when the worker itself must go; supervisors kill after 20 s
     kill_s: float = 5.0
@@ -41,11 +40,12 @@ class Limits:
 
 @dataclass(frozen=True, kw_only=True)
 class Ending:
-    """Why the trainer is being ended, and what becomes of the run."""
+    """Why the trainer is being ended, and what becomes of the run. `may_pass`: another attempt may go better."""
 
     run_state: RunState
     grace_s: float
     error: str = ""
+    may_pass: bool = False
 
 
 class Supervision:
@@ -71,6 +71,7 @@ class Supervision:
         self._ending: Ending | None = None
         self._ending_since = 0.0
         self._waiting_since: float | None = None
+        self._beats = BeatWatch(folder)
         self._given_at = 0.0
         self._due: dict[str, float] = {}
         self._database_away_since: float | None = None
@@ -109,8 +110,10 @@ class Supervision:
             self._press(self._ending)
         elif is_worker_stopping():
             self._end(RunState.QUEUED, grace_s=self._limits.shutdown_s, error="the worker was asked to stop")
-        elif words := self._events.disagreement or self._describe_hang():
+        elif words := self._describe_disagreement():
             self._end(RunState.FAILED, grace_s=0, error=words)
+        elif words := self._describe_hang():
+            self._end(RunState.FAILED, grace_s=0, error=words, may_pass=True)
         else:
             self._feed()
 
@@ -121,10 +124,10 @@ class Supervision:
         self._due[name] = now + every_s
         return True
 
-    def _end(self, run_state: RunState, *, grace_s: float, error: str = "") -> None:
+    def _end(self, run_state: RunState, *, grace_s: float, error: str = "", may_pass: bool = False) -> None:
         if self._ending is None:
             log.info("trainer.ending", run=self._attempt.run_id, becomes=str(run_state), reason=error)
-            self._ending = Ending(run_state=run_state, grace_s=grace_s, error=error)
+            self._ending = Ending(run_state=run_state, grace_s=grace_s, error=error, may_pass=may_pass)
             self._ending_since = time.monotonic()
             self._folder.request_stop()
 
@@ -136,16 +139,29 @@ class Supervision:
         elif waited > ending.grace_s and self._is_due("terminate", self._limits.kill_s):
             self._process.terminate()
 
+    def _describe_disagreement(self) -> str:
+        """A trainer that went back to an older checkpoint is well if it still has the batches of the steps since."""
+        stands, done = self._events.ready_at, self._events.steps_done_before
+        if stands is None or stands == done or (stands < done and self._folder.has_batches(stands + 1, done)):
+            return ""
+        return (
+            f"the trainer stands at step {stands}, the run at step {done}: its checkpoint is not in the run's folder "
+            "(any more); launch a new run"
+        )
+
     def _describe_hang(self) -> str:
         now = time.monotonic()
-        if not self._events.is_ready:
+        if self._events.ready_at is None:
             is_hung = now - self._events.news_at > self._limits.start_s
             return f"the trainer was not ready after {self._limits.start_s:.0f} s" if is_hung else ""
-        if not self._folder.has_batch(self._events.steps_done + 1):
-            return ""
-        is_hung = now - max(self._events.news_at, self._given_at) > self._limits.step_s
         step = self._events.steps_done + 1
-        return f"the trainer did not finish step {step} in {self._limits.step_s:.0f} s" if is_hung else ""
+        if not self._folder.has_batch(step):
+            return ""
+        if now - max(self._events.news_at, self._given_at) > self._recipe.step_limit_s:
+            return f"the trainer did not finish step {step} in {self._recipe.step_limit_s:.0f} s"
+        if silent := self._beats.find_silent(longer_than_s=self._recipe.silence_limit_s):
+            return f"{silent} of the trainer shows no sign of work in step {step}: it hangs"
+        return ""
 
     def _feed(self) -> None:
         step = self._events.steps_done + 1
@@ -180,20 +196,48 @@ class Supervision:
 
     def _close(self, code: int) -> None:
         self._events.acknowledge_new()
-        ending = self._ending or Ending(run_state=RunState.FAILED, grace_s=0, error=self._describe_death(code))
+        ending = self._ending or self._judge_death(code)
         run_state, error = ending.run_state, ending.error
         if self._events.steps_done >= self._recipe.n_steps:
             run_state, error = RunState.SUCCEEDED, ""
+        elif ending.may_pass and attempts.count_crashes(self._attempt) < self._recipe.restarts:
+            attempts.crash_attempt(self._attempt, error=error, exit_code=code)
+            return
         if run_state != RunState.QUEUED:
             self._folder.drop_batch(self._events.steps_done + 1)
         attempts.end_attempt(self._attempt, run_state=run_state, error=error, exit_code=code)
 
+    def _judge_death(self, code: int) -> Ending:
+        if failure := self._events.failure:
+            return Ending(run_state=RunState.FAILED, grace_s=0, error=failure.message, may_pass=failure.may_pass)
+        return Ending(run_state=RunState.FAILED, grace_s=0, error=self._describe_death(code), may_pass=True)
+
     def _describe_death(self, code: int) -> str:
-        if self._events.failure:
-            return self._events.failure
         how = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
+        if self._folder.is_disk_full():
+            how += ", and the disk of the run's folder is full"
         tail = self._folder.read_log_tail(since=self._log_start)
         return f"the trainer {how} before its last step" + (f"; the end of its log:\n{tail}" if tail else "")
+
+
+class BeatWatch:
+    """Notices when a process of the trainer stops showing that it works. Compares no clocks: it sees changes only."""
+
+    def __init__(self, folder: RunFolder) -> None:
+        self._folder = folder
+        self._seen: dict[str, tuple[float, float]] = {}  # process → its beat, and when we first saw that one
+
+    def find_silent(self, *, longer_than_s: float) -> str:
+        """Return the process that has been silent for longest, if that is too long, else ""."""
+        now = time.monotonic()
+        for name, beat in self._folder.read_beats().items():
+            if self._seen.get(name, (0.0, 0.0))[0] != beat:
+                self._seen[name] = (beat, now)
+        silent = {name: now - at for name, (_, at) in self._seen.items() if now - at > longer_than_s}
+        if not silent:
+            return ""
+        name = max(sorted(silent), key=lambda one: silent[one])
+        return f"process {int(name.removeprefix('rank-'))}"
 
 
 class EventReader:
@@ -204,15 +248,15 @@ class EventReader:
         self._tail = tail
         self._pending: deque[TrainerEvent] = deque()
         self.steps_done = attempt.run.steps_done
-        self.is_ready = False
-        self.failure = ""
-        self.disagreement = ""
+        self.steps_done_before = self.steps_done
+        self.ready_at: int | None = None
+        self.failure: TrainerEvent | None = None
         self.news_at = time.monotonic()
 
     def catch_up(self) -> None:
         """Acknowledge steps that an earlier attempt finished but whose worker died before it could say so."""
         self.acknowledge_new()
-        self.is_ready, self.failure, self.disagreement = False, "", ""
+        self.ready_at, self.failure, self.steps_done_before = None, None, self.steps_done
 
     def acknowledge_new(self) -> None:
         """Handle what came since the last call, in order. An event whose handling failed stays first in line."""
@@ -226,11 +270,8 @@ class EventReader:
         if event.kind == "step":
             self.steps_done = leases.acknowledge_step(self._attempt, event)
         elif event.kind == "ready":
-            self.is_ready = True
-            if event.step != self.steps_done:
-                self.disagreement = (
-                    f"the trainer stands at step {event.step}, the run at step {self.steps_done}: its checkpoint is "
-                    "not in the run's folder (any more); launch a new run"
-                )
+            self.ready_at, self.steps_done_before = event.step, self.steps_done
+            if event.message:
+                attempts.note_fallback(self._attempt, event.message)
         elif event.kind == "failed":
-            self.failure = event.message
+            self.failure = event

@@ -44,7 +44,8 @@ def run_attempt(attempt: Attempt, *, limits: Limits | None = None) -> None:
     recipe = read_recipe(run.recipe)
     folder = run_folder(run.id)
     job = build_job(run, device=detect_device(), engine_dtype=settings.CLAW.engine_dtype)
-    folder.prepare(job, keep_batches=leases.list_leased_steps(run))
+    repeatable = range(max(1, run.steps_done - recipe.keep_checkpoints), run.steps_done + 1)
+    folder.prepare(job, keep_batches=[*repeatable, *leases.list_leased_steps(run)])
     events = EventReader(attempt, folder.events())
     events.catch_up()
     if events.steps_done >= recipe.n_steps:

@@ -41,10 +41,18 @@ def make_event(
     adapter: AdapterFiles | None = None,
     probe: Probe | None = None,
     message: str = "",
+    may_pass: bool = False,
 ) -> TrainerEvent:
     """Return an event stamped with the time of now."""
     return TrainerEvent(
-        kind=kind, step=step, at=time.time(), metrics=metrics or {}, adapter=adapter, probe=probe, message=message
+        kind=kind,
+        step=step,
+        at=time.time(),
+        metrics=metrics or {},
+        adapter=adapter,
+        probe=probe,
+        message=message,
+        may_pass=may_pass,
     )
 
 

@@ -19,6 +19,13 @@ from apps.core.contracts.training import EVENTS_FILE, JOB_FILE, LOG_FILE, TrainJ
 from worker.trainer.build_locks import find_build_folder, remove_dead_locks
 from worker.trainer.errors import TrainerError
 from worker.trainer.events import EventLog, make_event, read_events
+from worker.trainer.failures import (
+    count_kernel_kills,
+    describe_exit,
+    find_signal,
+    forget_last_words,
+    read_last_words,
+)
 from worker.trainer.files import SIGNAL_MARK
 
 FINAL_KINDS = {"done": 0, "stopped": 0, "failed": 1}
@@ -51,10 +58,15 @@ def main(argv: list[str]) -> int:
     offset = _size(options.run_dir / EVENTS_FILE)
     mark = options.run_dir / SIGNAL_MARK
     mark.unlink(missing_ok=True)  # of an attempt that was killed while it stopped
+    forget_last_words(options.run_dir)
     remove_dead_locks(find_build_folder(environment))
+    kills_before = count_kernel_kills() or 0
     attempt = Attempt(launcher_argv, environment)
     code = attempt.wait(mark=mark)
-    return conclude(options.run_dir, offset=offset, code=code, is_stopped=attempt.is_stopping)
+    n_kernel_kills = (count_kernel_kills() or 0) - kills_before
+    return conclude(
+        options.run_dir, offset=offset, code=code, is_stopped=attempt.is_stopping, n_kernel_kills=n_kernel_kills
+    )
 
 
 def parse_options(argv: list[str]) -> LaunchOptions:
@@ -143,24 +155,34 @@ class Attempt:
         self.is_stopping = True
 
 
-def conclude(run_dir: Path, *, offset: int, code: int, is_stopped: bool) -> int:
+def conclude(run_dir: Path, *, offset: int, code: int, is_stopped: bool, n_kernel_kills: int = 0) -> int:
     """Return this attempt's exit code from its last event, writing that event if the ranks could not."""
     path = run_dir / EVENTS_FILE
     log = EventLog(run_dir)
     events = read_events(path, offset=offset)
-    if events and events[-1].kind in FINAL_KINDS:
-        return FINAL_KINDS[events[-1].kind]
     step = max((event.step for event in read_events(path)), default=0)
+    if events and events[-1].kind in FINAL_KINDS:
+        if events[-1].may_pass and (cause := _find_cause(run_dir, n_kernel_kills=n_kernel_kills)):
+            log.append(make_event("failed", step=step, message=cause))
+        return FINAL_KINDS[events[-1].kind]
     if is_stopped:
         log.append(make_event("stopped", step=step, message="Stopped before the step in hand was finished."))
         return 0
-    log.append(make_event("failed", step=step, message=_describe_death(run_dir, code=code)))
+    words = read_last_words(run_dir)
+    is_killed = not words and find_signal(code) != 0
+    message = words or _with_log_tail(run_dir, describe_exit(code, n_kernel_kills=n_kernel_kills))
+    log.append(make_event("failed", step=step, message=message, may_pass=is_killed and not n_kernel_kills))
     return 1
 
 
-def _describe_death(run_dir: Path, *, code: int) -> str:
-    how = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
-    message = f"The trainer {how} without finishing."
+def _find_cause(run_dir: Path, *, n_kernel_kills: int) -> str:
+    """Return why a process is gone that the one which speaks for all only missed, "" when nothing more is known."""
+    if n_kernel_kills:
+        return describe_exit(-signal.SIGKILL, n_kernel_kills=n_kernel_kills)
+    return read_last_words(run_dir)
+
+
+def _with_log_tail(run_dir: Path, message: str) -> str:
     log_path = run_dir / LOG_FILE
     if not log_path.exists():
         return message

@@ -2,18 +2,28 @@
 
 After a step the order is adapter, checkpoint, event. A crash before the checkpoint repeats the step from the one before
 (same batch, same result); a crash between checkpoint and event makes the next start tell the event that the checkpoint
-holds. Knows nothing of rewards or of who serves the result.
+holds. Where damage sends a run back further, the steps it repeats were told and served already: their adapters and
+events stay as they are. Knows nothing of rewards or of who serves the result.
 """
 
 import time
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from apps.core.contracts.codec import ContractError, decode
 from apps.core.contracts.training import TrainBatch, TrainJob, batch_file
 from worker.trainer.adapters import save_adapter
 from worker.trainer.batches import check_batch
-from worker.trainer.checkpoints import find_checkpoint, load_checkpoint, save_checkpoint
+from worker.trainer.checkpoints import (
+    Checkpoint,
+    Retention,
+    find_checkpoint,
+    load_checkpoint,
+    save_checkpoint,
+    step_of,
+)
 from worker.trainer.errors import BatchError
 from worker.trainer.events import EventLog, make_event
 from worker.trainer.model import build_engine, load_policy, max_length, vocab_size
@@ -27,35 +37,55 @@ POLL_S = 0.25
 def run_job(job: TrainJob, *, run_dir: Path, log: EventLog, ranks: Ranks) -> None:
     """Train to `job.n_steps`, from the newest checkpoint if there is one. Raises StopRequested or TrainerError."""
     policy = load_policy(job)
+    policy.register_forward_pre_hook(lambda *_: ranks.beat())
     engine = build_engine(policy, job)
+    retention = Retention(n_last=job.keep_checkpoints, best=job.keep_best)
     step = resume(engine, run_dir=run_dir, log=log, ranks=ranks)
-    if ranks.is_main:
-        log.append(make_event("ready", step=step))
+    told = {event.step: event for event in log.read() if event.kind == "step"}
     while step < job.n_steps:
         step += 1
         batch = wait_for_batch(run_dir, step=step, ranks=ranks)
         check_batch(batch, step=step, vocab_size=vocab_size(policy), max_length=max_length(policy))
+        draw_from(job.seed, step=step)
         metrics = train_step(engine, batch, job=job, ranks=ranks)
-        probe = answer_probe(engine, batch.probe, device=ranks.device)
-        adapter = save_adapter(policy, run_dir=run_dir, step=step, zero_stage=job.zero_stage, ranks=ranks)
-        event = make_event("step", step=step, metrics=metrics, adapter=adapter, probe=probe)
-        save_checkpoint(engine, run_dir=run_dir, event=event, ranks=ranks)
-        if ranks.is_main:
+        if batch.reward_mean is not None:
+            metrics["reward_mean"] = batch.reward_mean
+        event = told.get(step)
+        if event is None:
+            probe = answer_probe(engine, batch.probe, device=ranks.device)
+            adapter = save_adapter(policy, run_dir=run_dir, step=step, zero_stage=job.zero_stage, ranks=ranks)
+            event = make_event("step", step=step, metrics=metrics, adapter=adapter, probe=probe)
+        save_checkpoint(engine, run_dir=run_dir, event=event, retention=retention, ranks=ranks)
+        if ranks.is_main and step not in told:
             log.append(event)
     if ranks.is_main:
         log.append(make_event("done", step=step))
 
 
+def draw_from(seed: int, *, step: int) -> None:
+    """Let whatever chance there is in a step depend on the seed and the step alone: a resumed run draws the same."""
+    torch.manual_seed(seed * 1_000_003 + step)
+
+
 def resume(engine: Any, *, run_dir: Path, log: EventLog, ranks: Ranks) -> int:
-    """Load the newest checkpoint and return its step, 0 without one."""
-    checkpoint = find_checkpoint(run_dir, n_ranks=ranks.count)
-    if checkpoint is None:
-        return 0
-    load_checkpoint(engine, checkpoint)
-    is_told = any(event.kind == "step" and event.step == checkpoint.step for event in log.read())
-    if ranks.is_main and not is_told:
-        log.append(checkpoint.event)
-    return checkpoint.step
+    """Load the newest whole checkpoint, say that the trainer is ready, and return the step, 0 without one."""
+    checkpoint = find_checkpoint(run_dir, n_ranks=ranks.count) if ranks.is_main else None
+    name = ranks.share_text(checkpoint.path.name if checkpoint else None)
+    if name is not None:
+        load_checkpoint(engine, run_dir / "checkpoints" / name)
+    step = step_of(name) if name is not None else 0
+    if ranks.is_main:
+        is_told = any(event.kind == "step" and event.step == step for event in log.read())
+        if checkpoint is not None and not is_told:
+            log.append(checkpoint.event)
+        log.append(make_event("ready", step=step, message=_describe_passed(checkpoint)))
+    return step
+
+
+def _describe_passed(checkpoint: Checkpoint | None) -> str:
+    if checkpoint is None or not checkpoint.passed_over:
+        return ""
+    return " ".join([*checkpoint.passed_over, f"Went back to the one of step {checkpoint.step}."])
 
 
 def wait_for_batch(run_dir: Path, *, step: int, ranks: Ranks) -> TrainBatch:

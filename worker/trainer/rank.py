@@ -15,6 +15,7 @@ from apps.core.contracts.codec import decode
 from apps.core.contracts.training import JOB_FILE, TrainJob
 from worker.trainer.errors import StopRequested, TrainerError
 from worker.trainer.events import EventLog, make_event
+from worker.trainer.failures import describe_error, is_lost_peer, leave_last_words
 from worker.trainer.loop import run_job
 from worker.trainer.ranks import process_group
 
@@ -35,16 +36,17 @@ def main(argv: list[str]) -> int:
             with held_alone(run_dir, is_holder=ranks.is_main):
                 run_job(job, run_dir=run_dir, log=log, ranks=ranks)
         except StopRequested:
-            kind, message, code = "stopped", "Stopped as asked; the last finished step is kept.", 0
-        except TrainerError as error:
-            kind, message, code = "failed", str(error), 1
+            kind, message, code, may_pass = "stopped", "Stopped as asked; the last finished step is kept.", 0, False
         except Exception as error:  # the edge of the process: whatever it is must reach the person who waits
-            logger.exception("trainer.crashed")
-            kind, message, code = "failed", f"{type(error).__name__}: {error}", 1
+            if not isinstance(error, TrainerError):
+                logger.exception("trainer.crashed")
+            kind, message, code, may_pass = "failed", describe_error(error), 1, is_lost_peer(error)
+            if not may_pass:
+                leave_last_words(run_dir, rank=ranks.index, words=message)
         else:
             return 0
         if ranks.is_main:
-            log.append(make_event(kind, step=_last_step(log), message=message))
+            log.append(make_event(kind, step=_last_step(log), message=message, may_pass=may_pass))
         return code
 
 

@@ -5,6 +5,7 @@ Knows torch's process group; knows nothing of training.
 
 import os
 import signal
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,15 +15,16 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from apps.core.contracts.training import STOP_FILE
+from apps.core.contracts.training import STOP_FILE, beat_file
 from worker.trainer.errors import StopRequested
 from worker.trainer.files import SIGNAL_MARK
 
 BACKENDS = {"cpu": "gloo", "cuda": "nccl"}
+BEAT_EVERY_S = 1.0
 
 
 class Ranks:
-    """This process among its equals. Every method but `is_main` is called by all ranks at the same point."""
+    """This process among its equals. Every method but `is_main` and `beat` is called by all at one point."""
 
     def __init__(self, run_dir: Path, *, device: str) -> None:
         self.index = int(os.environ.get("RANK", "0"))
@@ -30,6 +32,9 @@ class Ranks:
         local = int(os.environ.get("LOCAL_RANK", "0"))
         self.device = torch.device(device, local) if device == "cuda" else torch.device(device)
         self._stop_paths = (run_dir / STOP_FILE, run_dir / SIGNAL_MARK)
+        self._beat_path = run_dir / beat_file(self.index)
+        self._beat_path.parent.mkdir(parents=True, exist_ok=True)
+        self._beaten_at = float("-inf")
         self._parent = os.getppid()
         self._is_signalled = False
         signal.signal(signal.SIGTERM, self._note_signal)
@@ -42,11 +47,19 @@ class Ranks:
 
     def raise_if_stopped(self) -> None:
         """Raise StopRequested on every rank as soon as one has been told to stop."""
+        self.beat()
         is_orphan = os.getppid() != self._parent
         is_told = self.is_main and any(path.exists() for path in self._stop_paths)
         wants_stop = self._is_signalled or is_orphan or is_told
         if self.largest(float(wants_stop)) > 0:
             raise StopRequested
+
+    def beat(self) -> None:
+        """Show whoever supervises the run that this rank is at work. Cheap: call it as often as there is progress."""
+        now = time.monotonic()
+        if now - self._beaten_at >= BEAT_EVERY_S:
+            self._beaten_at = now
+            self._beat_path.touch()
 
     def largest(self, value: float) -> float:
         """Return the largest of the ranks' values."""

@@ -1,8 +1,8 @@
 """What the train task and the trainer process say to each other, through files in the run's folder.
 
-Layout: `job.json`, `inbox/batch-%06d.json`, `inbox/stop`, `events.jsonl`, `trainer.log`, `checkpoints/step-%06d/`,
-`adapters/step-%06d/`. Every file but the two logs appears by an atomic rename. Token ids and log-probs are the engine's
-own.
+Layout: `job.json`, `inbox/batch-%06d.json`, `inbox/stop`, `events.jsonl`, `trainer.log`, `beats/rank-%03d`,
+`checkpoints/step-%06d/`, `adapters/step-%06d/`. Every file but the two logs and the beats appears by an atomic rename.
+Token ids and log-probs are the engine's own.
 """
 
 from dataclasses import dataclass, field
@@ -11,6 +11,7 @@ JOB_FILE = "job.json"
 EVENTS_FILE = "events.jsonl"
 LOG_FILE = "trainer.log"
 STOP_FILE = "inbox/stop"
+BEATS_DIR = "beats"
 
 
 def batch_file(step: int) -> str:
@@ -21,6 +22,11 @@ def batch_file(step: int) -> str:
 def checkpoint_dir(step: int) -> str:
     """Return the name, inside the run's folder, of the checkpoint after `step`."""
     return f"checkpoints/step-{step:06d}"
+
+
+def beat_file(rank: int) -> str:
+    """Return the name, inside the run's folder, of the empty file that a rank touches while it is at work."""
+    return f"{BEATS_DIR}/rank-{rank:03d}"
 
 
 def adapter_dir(step: int) -> str:
@@ -110,6 +116,10 @@ class TrainJob:
     """"cpu" or "cuda"."""
     precision: str = "bf16"
     """"bf16": autocast over fp32 weights; "fp32": exact, for tests and comparisons."""
+    keep_checkpoints: int = 2
+    """How many of the newest checkpoints stay."""
+    keep_best: str = "none"
+    """"none", or a key of `worker.trainer.checkpoints.BEST`: the checkpoint that is best by it stays as well."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -136,6 +146,8 @@ class TrainBatch:
     step: int
     samples: tuple[TrainSample, ...]
     probe: Probe
+    reward_mean: float | None = None
+    """Of the trajectories, where they have rewards: by it the best checkpoint may be kept."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -159,7 +171,9 @@ class TrainerEvent:
     mean_logprob_diff (mean absolute gap between trainer and engine on the first minibatch, before any update); tokens
     (prompt and completion, as computed); tokens_per_s; seconds; learning_rate; samples.
 
-    kind: "ready" (model loaded; `step` = last finished step, 0 on a fresh start), "step" (step trained, checkpointed
+    kind: "ready" (model loaded; `step` = last finished step, 0 on a fresh start; `message` tells of checkpoints that
+    were passed over: the steps up to the newest event are then trained again, with the same batches and without an
+    event), "step" (step trained, checkpointed
     and written as an adapter: `metrics`, `adapter`, `probe` are set), "done" (n_steps reached), "stopped" (asked to;
     a checkpoint of the last finished step exists), "failed" (`message` says why, in words for a person).
     """
@@ -172,3 +186,5 @@ class TrainerEvent:
     adapter: AdapterFiles | None = None
     probe: Probe | None = None
     message: str = ""
+    may_pass: bool = False
+    """Of "failed": another attempt from the last checkpoint may succeed (a killed process), so that policy may try."""

@@ -17,9 +17,7 @@ from tests.apps.training.conftest import *  # noqa: F403 (the same pool and runs
 from worker.tasks.supervision import Limits
 
 ROOT = Path(__file__).resolve().parents[3]
-FAST = Limits(
-    poll_s=0.02, beat_s=0.1, lease_s=0.05, describe_s=0.1, start_s=20, step_s=20, stop_s=5, kill_s=0.5, database_s=5
-)
+FAST = Limits(poll_s=0.02, beat_s=0.1, lease_s=0.05, describe_s=0.1, start_s=20, stop_s=5, kill_s=0.5, database_s=5)
 
 
 def fast(**changes: float) -> Limits:

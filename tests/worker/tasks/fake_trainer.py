@@ -2,7 +2,8 @@
 
 The environment variable FAKE_TRAINER says how it misbehaves: `crash:2` (dies in step 2 with words on stderr), `fail:2`
 (tells that step 2 failed), `late:1` (dies between checkpoint and event), `silent` (never ready), `stuck` (takes a batch
-and never ends), `deaf` (like stuck, and minds neither the stop file, nor SIGTERM, nor that its parent is gone),
+and never ends), `mute` (like stuck, and of its two processes one gives no sign of life),
+`deaf` (like stuck, and minds neither the stop file, nor SIGTERM, nor that its parent is gone),
 `abort` (exit code 134 after all work is done), `slow` (half a second a step).
 """
 
@@ -26,6 +27,7 @@ from apps.core.contracts.training import (
     TrainJob,
     adapter_dir,
     batch_file,
+    beat_file,
     checkpoint_dir,
 )
 from tests.fakes.probe import answer_probe
@@ -50,14 +52,24 @@ def tell(run_dir: Path, event: TrainerEvent) -> None:
         file.write(encode(event) + "\n")
 
 
+def show_life(run_dir: Path, *, ranks: tuple[int, ...]) -> None:
+    for rank in ranks:
+        (run_dir / beat_file(rank)).parent.mkdir(exist_ok=True)
+        (run_dir / beat_file(rank)).touch()
+
+
+def is_told(run_dir: Path, step: int) -> bool:
+    events = run_dir / EVENTS_FILE
+    return events.exists() and f'"kind":"step","step":{step},' in events.read_text()
+
+
 def resume(run_dir: Path) -> int:
     """Return the last finished step; its event is told if a crash kept it back."""
     states = sorted(run_dir.glob("checkpoints/step-*/state.json"))
     if not states:
         return 0
     event = decode(TrainerEvent, states[-1].read_text())
-    events = run_dir / EVENTS_FILE
-    if not events.exists() or f'"kind":"step","step":{event.step},' not in events.read_text():
+    if not is_told(run_dir, event.step):
         tell(run_dir, event)
     return event.step
 
@@ -99,11 +111,14 @@ def main(run_dir: Path) -> int:
         time.sleep(0.02)
     job = decode(TrainJob, (run_dir / JOB_FILE).read_text())
     step = resume(run_dir)
-    tell(run_dir, TrainerEvent(kind="ready", step=step, at=time.time()))
+    words = f"Went back to the one of step {step}." if is_told(run_dir, step + 1) else ""
+    tell(run_dir, TrainerEvent(kind="ready", step=step, at=time.time(), message=words))
+    show_life(run_dir, ranks=(0, 1))
     while step < job.n_steps:
         step += 1
         batch = wait_for_batch(run_dir, step)
-        while batch is not None and MODE in ("stuck", "deaf") and not should_stop(run_dir):
+        while batch is not None and MODE in ("stuck", "deaf", "mute") and not should_stop(run_dir):
+            show_life(run_dir, ranks=(0,))
             time.sleep(0.02)
         time.sleep(0.5 if MODE == "slow" else 0)
         if batch is None or should_stop(run_dir):
@@ -115,10 +130,12 @@ def main(run_dir: Path) -> int:
         if is_bad("fail", step):
             tell(run_dir, TrainerEvent(kind="failed", step=step, at=time.time(), message="loss is not a number"))
             return 1
+        is_repeated = is_told(run_dir, step)
         event = train(run_dir, batch)
         if is_bad("late", step):
             os.kill(os.getpid(), signal.SIGKILL)
-        tell(run_dir, event)
+        if not is_repeated:
+            tell(run_dir, event)
     tell(run_dir, TrainerEvent(kind="done", step=step, at=time.time()))
     return 134 if MODE == "abort" else 0
 

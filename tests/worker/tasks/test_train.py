@@ -38,7 +38,7 @@ def pool(add_trajectory: AddTrajectory) -> list[Trajectory]:
 
 @pytest.fixture
 def run(launch: LaunchRun, pool: list[Trajectory]) -> Run:
-    return launch()
+    return launch(restarts=0)
 
 
 def later(action: Callable[[], object], *, when: Callable[[], bool]) -> threading.Thread:
@@ -156,12 +156,68 @@ def test_a_trainer_that_never_gets_ready_is_ended(run: Run, misbehave: Misbehave
     assert_nothing_is_left(attempt)
 
 
-def test_a_step_that_never_ends_is_ended(run: Run, misbehave: Misbehave) -> None:
+def test_a_step_that_never_ends_is_ended(launch: LaunchRun, pool: list[Trajectory], misbehave: Misbehave) -> None:
+    run = launch(restarts=0, step_limit_s=1)
     misbehave("stuck")
     attempt = claim(run)
-    run_attempt(attempt, limits=fast(step_s=1.0))
+    run_attempt(attempt, limits=fast())
     assert reread(run).error == "the trainer did not finish step 1 in 1 s"
     assert_nothing_is_left(attempt)
+
+
+def test_a_trainer_of_which_one_process_hangs_is_ended_and_started_again(
+    launch: LaunchRun, pool: list[Trajectory], misbehave: Misbehave
+) -> None:
+    run = launch(silence_limit_s=1)
+    misbehave("mute")
+    attempt = claim(run)
+    run_attempt(attempt, limits=fast())
+    attempt.refresh_from_db()
+    assert (attempt.state, reread(run).state) == (AttemptState.CRASHED, RunState.QUEUED)
+    assert attempt.error == "process 1 of the trainer shows no sign of work in step 1: it hangs"
+    assert Batch.objects.get().state == BatchState.LEASED
+    assert_nothing_is_left(attempt)
+    misbehave("")
+    train_run(run.id)
+    assert reread(run).state == RunState.SUCCEEDED
+
+
+def test_a_crashed_trainer_is_started_again_so_often_as_the_recipe_allows(
+    launch: LaunchRun, pool: list[Trajectory], misbehave: Misbehave
+) -> None:
+    run = launch(restarts=2)
+    misbehave("crash:2")
+    for expected in (RunState.QUEUED, RunState.QUEUED, RunState.FAILED):
+        train_run(run.id)
+        assert reread(run).state == expected
+    assert [one.state for one in Attempt.objects.order_by("number")] == ["crashed", "crashed", "ended"]
+    assert [line.split()[0] for line in trained_lines(run)] == ["1"]
+    assert Version.objects.count() == 2
+
+
+def test_a_failure_that_would_come_again_is_not_tried_again(
+    launch: LaunchRun, pool: list[Trajectory], misbehave: Misbehave
+) -> None:
+    run = launch(restarts=3)
+    misbehave("fail:1")
+    train_run(run.id)
+    assert reread(run).state == RunState.FAILED
+
+
+def test_a_trainer_that_went_back_to_an_older_checkpoint_repeats_its_steps_and_says_so(
+    launch: LaunchRun, pool: list[Trajectory], misbehave: Misbehave, owner_caller: Caller
+) -> None:
+    run = launch(restarts=0)
+    misbehave("crash:3")
+    train_run(run.id)
+    shutil.rmtree(run_folder(run.id).path / "checkpoints/step-000002")
+    misbehave("")
+    services.resume_run(run=reread(run), caller=owner_caller)
+    train_run(run.id)
+    assert reread(run).state == RunState.SUCCEEDED
+    assert [line.split()[0] for line in trained_lines(run)] == ["1", "2", "2", "3"]
+    assert Version.objects.count() == 4
+    assert RunEvent.objects.filter(kind="checkpoint.damaged", message__contains="Went back").exists()
 
 
 def test_a_cancelled_run_ends_with_its_batch_given_back(run: Run, misbehave: Misbehave, owner_caller: Caller) -> None:

@@ -8,6 +8,7 @@ from apps.core.contracts.training import LOG_FILE
 from tests.worker.trainer.samples import make_job
 from worker.trainer.errors import TrainerError
 from worker.trainer.events import EventLog, make_event, read_events
+from worker.trainer.failures import leave_last_words
 from worker.trainer.launch import LaunchOptions, build_environment, build_launcher_argv, conclude, main, parse_options
 
 
@@ -72,6 +73,33 @@ def test_a_silent_death_becomes_a_failure_in_words(tmp_path: Path) -> None:
     assert kind == "failed"
     assert "killed by signal 9" in message
     assert message.endswith("CUDA error: device lost")
+
+
+@pytest.mark.parametrize(("n_kernel_kills", "may_pass"), [(0, True), (1, False)])
+def test_a_killed_rank_may_be_tried_again_unless_memory_was_short(
+    tmp_path: Path, n_kernel_kills: int, may_pass: bool
+) -> None:
+    conclude(tmp_path, offset=0, code=247, is_stopped=False, n_kernel_kills=n_kernel_kills)
+    event = read_events(tmp_path / "events.jsonl")[-1]
+    assert event.may_pass == may_pass
+    assert ("want of memory:" in event.message) != may_pass
+
+
+def test_what_killed_a_process_counts_more_than_that_another_missed_it(tmp_path: Path) -> None:
+    EventLog(tmp_path).append(make_event("failed", step=0, message="A process is gone.", may_pass=True))
+    assert conclude(tmp_path, offset=0, code=1, is_stopped=False) == 1
+    assert last_event(tmp_path)[1] == "A process is gone."
+    leave_last_words(tmp_path, rank=1, words="Out of memory on the GPU.")
+    assert conclude(tmp_path, offset=0, code=1, is_stopped=False) == 1
+    assert last_event(tmp_path)[1] == "Out of memory on the GPU. (process 1)"
+    assert not read_events(tmp_path / "events.jsonl")[-1].may_pass
+
+
+def test_the_last_words_of_another_rank_are_told_and_would_come_again(tmp_path: Path) -> None:
+    leave_last_words(tmp_path, rank=1, words="Out of memory on the GPU.")
+    conclude(tmp_path, offset=0, code=1, is_stopped=False)
+    event = read_events(tmp_path / "events.jsonl")[-1]
+    assert (event.message, event.may_pass) == ("Out of memory on the GPU. (process 1)", False)
 
 
 def test_a_stop_before_the_ranks_could_answer_is_a_stop(tmp_path: Path) -> None:

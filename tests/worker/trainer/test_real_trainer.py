@@ -1,7 +1,9 @@
 """Real trainers, started by the real launcher on a tiny random model."""
 
 import dataclasses
+import json
 import os
+import resource
 import shutil
 import signal
 import socket
@@ -21,6 +23,7 @@ from apps.core.contracts.training import (
     LossSettings,
     OptimizerSettings,
     TrainerEvent,
+    checkpoint_dir,
 )
 from tests.worker.trainer.samples import make_batch, make_job, make_samples, write_batch, write_job
 from worker.trainer.command import REPOSITORY, build_command
@@ -55,13 +58,20 @@ def model_dir(ml_python: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
 class Trainer:
     """A real trainer in its own process group, with the folder it works in."""
 
-    def __init__(self, python: str, run_dir: Path, *, n_processes: int = 1) -> None:
+    def __init__(self, python: str, run_dir: Path, *, n_processes: int = 1, largest_file: int | None = None) -> None:
+        """`largest_file`: bytes; a write beyond them fails as on a full disk."""
         self.run_dir = run_dir
         argv, extra = build_command(python, run_dir, n_processes=n_processes, master_port=_free_port())
         with (run_dir / LOG_FILE).open("ab") as log:
             self.process = subprocess.Popen(
-                argv, env={**os.environ, **extra}, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
+                argv,
+                env={**os.environ, **extra},
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
             )
+        if largest_file is not None:
+            resource.prlimit(self.process.pid, resource.RLIMIT_FSIZE, (largest_file, largest_file))
 
     def events(self) -> list[TrainerEvent]:
         return read_events(self.run_dir / EVENTS_FILE)
@@ -111,14 +121,19 @@ def start(ml_python: str, model_dir: Path, tmp_path: Path) -> Iterator[StartTrai
     trainers: list[Trainer] = []
 
     def start_trainer(
-        *, steps: tuple[int, ...] = (1, 2, 3), n_processes: int = 1, folder: str = "run", **job: Any
+        *,
+        steps: tuple[int, ...] = (1, 2, 3),
+        n_processes: int = 1,
+        folder: str = "run",
+        largest_file: int | None = None,
+        **job: Any,
     ) -> Trainer:
         run_dir = tmp_path / folder
         if not run_dir.exists():
             write_job(run_dir, make_job(model_dir, **job))
             for step in steps:
                 write_batch(run_dir, make_batch(step))
-        trainers.append(Trainer(ml_python, run_dir, n_processes=n_processes))
+        trainers.append(Trainer(ml_python, run_dir, n_processes=n_processes, largest_file=largest_file))
         return trainers[-1]
 
     yield start_trainer
@@ -189,6 +204,45 @@ def test_an_event_lost_in_a_crash_is_told_again(start: StartTrainer, whole: Trai
     again = start()
     assert again.wait() == 0
     assert [(event.kind, event.step) for event in again.events()][-3:] == [("step", 3), ("ready", 3), ("done", 3)]
+    assert curve(again) == curve(whole)
+
+
+def file_sums(trainer: Trainer, step: int) -> dict[str, str]:
+    """The checksums of a checkpoint's files."""
+    sums: dict[str, str] = json.loads((trainer.run_dir / checkpoint_dir(step) / "state.json").read_text())["files"]
+    return sums
+
+
+def test_a_damaged_checkpoint_leads_back_to_the_one_before_and_to_the_same_weights(
+    start: StartTrainer, whole: Trainer, tmp_path: Path
+) -> None:
+    shutil.copytree(whole.run_dir, tmp_path / "run")
+    sums = file_sums(whole, 3)
+    damaged = tmp_path / "run" / checkpoint_dir(3) / max(sums)
+    damaged.write_bytes(damaged.read_bytes()[:-1] + b"!")
+    again = start()
+    assert again.wait() == 0
+    ready, done = again.events()[-2:]
+    assert (ready.kind, ready.step, done.kind, done.step) == ("ready", 2, "done", 3)
+    assert f"step-000003 is damaged (the checksum of {max(sums)} differs)" in ready.message
+    assert file_sums(again, 3) == sums
+    assert curve(again) == curve(whole)
+
+
+def test_a_full_disk_at_a_checkpoint_is_said_and_the_run_goes_on_when_there_is_room(
+    start: StartTrainer, whole: Trainer
+) -> None:
+    adapter = whole.wait_for("step", step=1).adapter
+    assert adapter is not None
+    weights = (Path(adapter.path) / "adapter_model.safetensors").stat().st_size
+    trainer = start(largest_file=weights + 4096)  # the adapter fits, the optimizer's state does not
+    assert trainer.wait() == 1
+    event = trainer.events()[-1]
+    assert (event.kind, event.may_pass) == ("failed", False)
+    assert "step-000001 could not be written" in event.message
+    assert not list((trainer.run_dir / "checkpoints").iterdir())
+    again = start()
+    assert again.wait() == 0
     assert curve(again) == curve(whole)
 
 
@@ -277,5 +331,7 @@ def test_a_killed_rank_fails_the_run_in_words(start: StartTrainer) -> None:
     )
     os.kill(max(map(int, found.stdout.split())), signal.SIGKILL)
     assert trainer.wait() == 1
-    assert trainer.events()[-1].kind == "failed"
+    event = trainer.events()[-1]
+    assert (event.kind, event.may_pass) == ("failed", True)
+    assert "process of the trainer is gone" in event.message or "killed by signal 9" in event.message
     assert trainer.group_is_gone()
