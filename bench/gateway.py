@@ -4,8 +4,8 @@
     make bench-gateway ARGS="--memory"     only: does memory stay flat over --calls calls?
 
 Measured in turns (see `bench.rounds`): the stub alone, a bare Starlette pass-through, our gateway with durable capture
-to Postgres on (one process, then two), LiteLLM's proxy and Portkey's gateway. The pass-through calls the stub by the
-client library that our gateway uses (aiohttp, the faster of the usual two). Prints a table, the ratios that matter and,
+to Postgres on (one process, then two), LiteLLM's proxy and Portkey's gateway. The pass-through calls the stub by
+aiohttp, the faster of the usual two client libraries. Prints a table, the ratios that matter and,
 last, one line `BENCH_GATEWAY {json}`. Needs wrk, and npm for Portkey; starts its own Postgres (fsync on) and Valkey.
 """
 

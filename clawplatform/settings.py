@@ -196,7 +196,7 @@ LOGGING = {
     },
     "handlers": {"console": {"class": "logging.StreamHandler", "formatter": "lines"}},
     "root": {"handlers": ["console"], "level": "INFO"},
-    "loggers": {"django.db.backends": {"level": "WARNING"}, "aiohttp": {"level": "WARNING"}},
+    "loggers": {"django.db.backends": {"level": "WARNING"}},
 }
 structlog.configure(
     processors=[

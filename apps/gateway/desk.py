@@ -62,7 +62,7 @@ class Desk:
         await self.writer.stop()
         await self.routes.stop()
         await self.trajectories.close()
-        await self.engines.close()
+        self.engines.close()
         log.info("gateway.stopped")
 
     async def identify(self, headers: Mapping[str, str]) -> KeyRoute:

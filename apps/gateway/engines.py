@@ -9,32 +9,27 @@ import re
 import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
+from functools import partial
 from types import TracebackType
 from typing import Self
 
-import aiohttp
 import structlog
-from aiohttp.abc import AbstractResolver
 from django.conf import settings
 
 from apps.gateway.engine_gate import BUSY_RETRY_AFTER_S, EngineGate, EngineUnavailableError, Wanted
-from apps.gateway.provider_resolver import ProviderResolver
+from apps.gateway.engine_places import find_places, find_provider_places
+from apps.gateway.engine_wire import UnreachedError, Wire, WireError, Wires
 from apps.gateway.routes import EngineRoute
 
 __all__ = ["EngineBrokenError", "EngineRefusedError", "EngineUnavailableError", "Engines", "Reply"]
 
 log = structlog.get_logger(__name__)
 
-CONNECT_TIMEOUT_S = 2.0
-SILENCE_S = 600.0  # the longest pause before and between bytes
-KEPT_ALIVE_S = 4.0  # vLLM's server closes an idle connection after 5 s: a call must not meet it doing so
 FIRST_PAUSE_S = 0.2
 LONGEST_PAUSE_S = 3.0
 N_SERVER_FAULTS = 3  # tries that may end in a 500: it may be this request's own fault
 LONGEST_RETRY_AFTER_S = 3600
-_HEADERS = {"Content-Type": "application/json", "Accept": "*/*"}
 _NO_PATH = re.compile(rb'"(?:message|detail)" ?: ?"Not Found"')
-_UNREACHED = (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError)
 
 
 class EngineRefusedError(Exception):
@@ -69,7 +64,7 @@ class Reply:
 
     engine: EngineRoute
     first: bytes
-    response: aiohttp.ClientResponse
+    wire: Wire
     gate: EngineGate
 
     def __enter__(self) -> Self:
@@ -78,34 +73,31 @@ class Reply:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        if self.response.content.at_eof():
-            self.response.release()
-        else:
-            self.response.close()
+        self.wire.leave()
         self.gate.leave(self.engine)
 
     async def chunks(self) -> AsyncIterator[bytes]:
         """Yield the bytes as they come; raises EngineBrokenError when the connection breaks."""
         yield self.first
         try:
-            async for data in self.response.content.iter_any():
+            while data := await self.wire.read():
                 yield data
-        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+        except WireError as error:
             raise EngineBrokenError(f"the engine's answer broke off: {_words(error)}") from error
 
 
 class Engines:
-    """The client side of all engines, one connection pool."""
+    """The client side of all engines."""
 
     def __init__(self) -> None:
         self.gate = EngineGate()
-        self._own = _make_session(None)
-        self._providers = _make_session(ProviderResolver())
+        self._own = Wires(find_places)
+        self._providers = Wires(find_provider_places)
 
-    async def close(self) -> None:
+    def close(self) -> None:
         self.gate.close()
-        await self._own.close()
-        await self._providers.close()
+        self._own.close()
+        self._providers.close()
 
     async def ask(
         self,
@@ -143,43 +135,37 @@ class Engines:
 
     async def _try(self, engine: EngineRoute, path: str, body: bytes, *, is_streamed: bool) -> Reply:
         """Return what has begun, the engine still counted as busy; whatever is raised, it is not."""
-        response: aiohttp.ClientResponse | None = None
+        wire: Wire | None = None
         try:
-            headers = _HEADERS | ({"Authorization": f"Bearer {engine.credential}"} if engine.credential else {})
-            # A redirect is not followed: it could lead a credential, or us, anywhere.
-            session = self._providers if engine.is_provider else self._own
-            response = await session.post(engine.url(path), data=body, headers=headers, allow_redirects=False)
-            self.gate.note_reached(engine)
-            if response.status != 200:
-                await _raise_for_status(engine, response)
-            first = await (response.content.readany() if is_streamed else response.read())
+            wires = self._providers if engine.is_provider else self._own
+            wire = await wires.post(
+                engine.url(path),
+                body,
+                credential=engine.credential,
+                is_whole=not is_streamed,
+                on_head=partial(self.gate.note_reached, engine),
+            )
+            if wire.status != 200:  # nor is a redirect followed: it could lead a credential, or us, anywhere
+                _raise_for_status(engine, wire, await wire.read_all())
+            first = await wire.read()
             if not first:
                 raise _PassingFaultError("the engine's answer is empty")
         except BaseException as error:
-            if response is not None:
-                response.close()
+            if wire is not None:
+                wire.leave()
             self._note_failure(engine, error)
             self.gate.leave(engine)
-            if isinstance(error, aiohttp.ClientError | TimeoutError | OSError):
+            if isinstance(error, WireError):
                 raise _PassingFaultError(_words(error)) from error
             raise
-        return Reply(engine, first, response, self.gate)
+        return Reply(engine, first, wire, self.gate)
 
     def _note_failure(self, engine: EngineRoute, error: BaseException) -> None:
-        if isinstance(error, _UNREACHED):
+        if isinstance(error, UnreachedError):
             log.warning("engine.unreached", engine=engine.base_url, error=repr(error))
             self.gate.marks.note_unreachable(engine.id, reason=_words(error))
         else:
             self.gate.marks.note_unknown(engine.id)
-
-
-def _make_session(resolver: AbstractResolver | None) -> aiohttp.ClientSession:
-    return aiohttp.ClientSession(
-        connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=KEPT_ALIVE_S, resolver=resolver),
-        timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT_S, sock_read=SILENCE_S),
-        cookie_jar=aiohttp.DummyCookieJar(),
-        auto_decompress=True,
-    )
 
 
 @dataclass
@@ -206,10 +192,9 @@ class _Retries:
         self.pause_s = min(2 * self.pause_s, LONGEST_PAUSE_S)
 
 
-async def _raise_for_status(engine: EngineRoute, response: aiohttp.ClientResponse) -> None:
+def _raise_for_status(engine: EngineRoute, wire: Wire, body: bytes) -> None:
     """Raise what an answer other than 200 means."""
-    status = response.status
-    body = await response.read()
+    status = wire.status
     text = f"the engine answered {status}: {body[:300].decode(errors='replace')}"
     if engine.is_provider and status in {401, 402, 403}:
         # Not the client's key is wrong but ours, and the provider's words may quote it.
@@ -223,7 +208,7 @@ async def _raise_for_status(engine: EngineRoute, response: aiohttp.ClientRespons
     is_lost = status == 404 and not engine.is_provider and _NO_PATH.search(body) is None
     is_passing = status in {408, 425, 429} or is_lost
     if is_passing or status >= 500:
-        retry_after_s = _read_retry_after(response.headers.get("Retry-After", ""))
+        retry_after_s = _read_retry_after(wire.retry_after)
         raise _PassingFaultError(text, is_server_fault=status == 500, retry_after_s=retry_after_s)
     raise EngineRefusedError(status, body, engine=engine)
 
@@ -233,9 +218,7 @@ def _read_retry_after(value: str) -> int:
     return min(int(value), LONGEST_RETRY_AFTER_S) if value.isascii() and value.isdigit() else 0
 
 
-def _words(error: BaseException) -> str:
-    if isinstance(error, _UNREACHED):
+def _words(error: WireError) -> str:
+    if isinstance(error, UnreachedError):
         return "the engine cannot be reached: it is starting, or it is down"
-    if isinstance(error, TimeoutError):
-        return "the engine did not answer in time"
-    return f"{type(error).__name__}: {error}".strip(": ")
+    return str(error)

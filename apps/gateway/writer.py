@@ -22,6 +22,7 @@ COMMIT_TIMEOUT_S = 2.0
 RECONNECT_EVERY_S = 0.5
 MAX_BATCH = 64
 DRAIN_S = 10.0
+CANCEL_S = 5.0  # a server that hangs may not hear that it need not go on
 
 
 @dataclass
@@ -104,24 +105,23 @@ class ExchangeWriter:
         connection = self._connection
         if connection is None:
             raise DatabaseAwayError("not connected")
-        task = asyncio.create_task(insert_all(connection, records, spool=self.spool))
-        done, _ = await asyncio.wait({task}, timeout=COMMIT_TIMEOUT_S)
-        if not done:
-            self._abandon(task, connection)
-            log.warning("database.hangs", timeout_s=COMMIT_TIMEOUT_S)
-            raise DatabaseAwayError(f"no commit within {COMMIT_TIMEOUT_S} s")
         try:
-            task.result()
+            async with asyncio.timeout(COMMIT_TIMEOUT_S):
+                await insert_all(connection, records, spool=self.spool)
+        except TimeoutError:
+            log.warning("database.hangs", timeout_s=COMMIT_TIMEOUT_S)
+            self._abandon(connection)
+            raise DatabaseAwayError(f"no commit within {COMMIT_TIMEOUT_S} s") from None
         except DatabaseAwayError as error:
             log.warning("database.lost", reason=str(error))
             self._forget_connection()
             await connection.close()
             raise
 
-    def _abandon(self, task: "asyncio.Task[None]", connection: Connection) -> None:
+    def _abandon(self, connection: Connection) -> None:
         """Let go of a commit that hangs. If it is done after all, the replay finds its rows there and leaves them."""
         self._forget_connection()
-        closing = asyncio.create_task(_cancel_and_close(task, connection))
+        closing = asyncio.create_task(_cancel_and_close(connection))
         self._abandoned.add(closing)
         closing.add_done_callback(self._abandoned.discard)
 
@@ -146,11 +146,9 @@ class ExchangeWriter:
         return True
 
 
-async def _cancel_and_close(task: "asyncio.Task[None]", connection: Connection) -> None:
-    task.cancel()
-    await asyncio.wait({task})  # psycopg first tells the server to stop, which may take as long as the server hangs
-    if not task.cancelled():
-        task.exception()
+async def _cancel_and_close(connection: Connection) -> None:
+    with contextlib.suppress(psycopg.Error):
+        await connection.cancel_safe(timeout=CANCEL_S)
     await connection.close()
 
 

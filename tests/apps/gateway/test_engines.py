@@ -28,7 +28,7 @@ STREAMED = orjson.dumps({**orjson.loads(BODY), "stream": True})
 async def engines() -> AsyncIterator[Engines]:
     engines = Engines()
     yield engines
-    await engines.close()
+    engines.close()
 
 
 @pytest.fixture
@@ -224,7 +224,7 @@ async def test_a_name_that_leads_to_this_machine_is_called_for_those_only_who_si
         settings.CLAW = settings.CLAW.model_copy(update={"provider_hosts": ("localhost",), "engine_wait_s": 10.0})
         await call(others, teacher)
     finally:
-        await others.close()
+        others.close()
     assert len(fakes[0].calls) == 2
 
 
