@@ -19,10 +19,12 @@ from psycopg.pq import ExecStatus
 from psycopg.pq.abc import PGconn
 
 from apps.core.contracts.exchange import ExchangeRecord
+from apps.trajectories.packing import pack_all, unpack
 
 CHANNEL = "claw_exchanges"  # NOTIFY: there are new rows to fold
 _COLUMNS = tuple(field.name for field in fields(ExchangeRecord))
 _read_values = attrgetter(*_COLUMNS)
+_PACKED = tuple(map(_COLUMNS.index, ("request", "response", "chat_request", "chat_response")))
 _BOOL, _BYTEA, _TEXT, _BYTEA_ARRAY, _TIME = 16, 17, 25, 1001, 1184
 _ARRAY_HEAD = Struct("!iiiii")  # dimensions, has nulls, type of the elements, length, first index
 _INT32, _INT64 = Struct("!i"), Struct("!q")
@@ -75,6 +77,9 @@ async def insert_exchanges(connection: psycopg.AsyncConnection[Any], records: Se
     Spoken to libpq itself, in binary: psycopg's own way takes several times as long, and each call waits for it.
     """
     values = [dump(value) for record in records for dump, value in zip(_DUMPS, _read_values(record), strict=True)]
+    long = [at + column for at in range(0, len(values), len(_COLUMNS)) for column in _PACKED if values[at + column]]
+    for place, text in zip(long, await pack_all([values[place] for place in long]), strict=True):
+        values[place] = text
     pgconn, n_rows = connection.pgconn, len(records)
     name = b"exchanges_%d" % n_rows
     known = _prepared.setdefault(connection, set())  # the numbers of rows for which it has the statement
@@ -172,4 +177,5 @@ async def find_answers(
         "WHERE response_id = ANY(%s) AND project_id = %s AND response IS NOT NULL",
         [list(response_ids), project_id],
     )
-    return {row[0]: StoredAnswer(*row[1:]) for row in await cursor.fetchall()}
+    rows = await cursor.fetchall()
+    return {row[0]: StoredAnswer(*[text and unpack(text) for text in row[1:5]], status=row[5]) for row in rows}

@@ -10,6 +10,7 @@ from django.utils import timezone
 from apps.accounts.models import Agent, ApiKey, Project
 from apps.core.ids import ID_MAX_LENGTH, new_id
 from apps.registry.models import Version
+from apps.trajectories.packing import PackedField
 from apps.trajectories.querysets import ExchangeQuerySet, StepQuerySet, TrajectoryQuerySet
 
 
@@ -56,9 +57,9 @@ class Exchange(models.Model):
     session_key = models.CharField(max_length=400, blank=True)  # named by the client, free text
     dialect = models.CharField(max_length=20)  # "chat"
     response_id = models.CharField(max_length=80, blank=True)  # chatcmpl-…, as the agent was told
-    request = models.BinaryField()  # the body as received
+    request = PackedField()  # the body as received
     headers = models.BinaryField()  # JSON object of the headers kept for session finding
-    response = models.BinaryField(null=True)  # the whole answer as one JSON object in the dialect's non-streamed shape
+    response = PackedField(null=True)  # the whole answer as one JSON object in the dialect's non-streamed shape
     prompt_token_ids = models.BinaryField(null=True)  # int32 little-endian, (P,)
     completion_token_ids = ArrayField(models.BinaryField(), default=list)  # one int32 array a choice, (T,)
     completion_logprobs = ArrayField(models.BinaryField(), default=list)  # one float32 array a choice, (T,), nats
@@ -71,8 +72,8 @@ class Exchange(models.Model):
     first_token_at = models.DateTimeField(null=True)
     ended_at = models.DateTimeField()
     # The defaults are the database's too: a gateway of the release before goes on writing during an upgrade.
-    chat_request = models.BinaryField(null=True)  # JSON: `messages` and `tools` as sent; None: the dialect is chat
-    chat_response = models.BinaryField(null=True)  # the answer as a chat completion; None: the dialect is chat
+    chat_request = PackedField(null=True)  # JSON: `messages` and `tools` as sent; None: the dialect is chat
+    chat_response = PackedField(null=True)  # the answer as a chat completion; None: the dialect is chat
     is_training_allowed = models.BooleanField(default=True, db_default=True)  # False: the caller opted out
     token_check = models.TextField(blank=True, default="", db_default="")  # why ids are doubted
     folded_at = models.DateTimeField(null=True)

@@ -3,6 +3,7 @@
 import asyncio
 import dataclasses
 import json
+import os
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -12,6 +13,7 @@ from typing import Any
 import httpx
 import psycopg
 import pytest
+import zstandard
 from django.db import connection
 
 from apps.core.contracts.exchange import ExchangeRecord
@@ -20,7 +22,7 @@ from apps.gateway.database import connect
 from apps.gateway.replay import replay_once
 from apps.gateway.spool import Spool
 from apps.gateway.writer import ExchangeWriter
-from apps.trajectories.exchange_log import CHANNEL, insert_exchanges
+from apps.trajectories.exchange_log import CHANNEL, StoredAnswer, find_answers, insert_exchanges
 from apps.trajectories.models import Exchange
 from tests.apps.gateway.conftest import GatewayServer, chat, wait_until
 from tests.apps.gateway.test_spool import make_record
@@ -70,20 +72,47 @@ def test_arrays_of_all_lengths_come_back_as_they_were(transactional_db: None, ar
     assert tuple(map(bytes, exchange.completion_logprobs)) == arrays
 
 
-def test_the_ledgers_long_columns_are_not_packed(transactional_db: None) -> None:
-    """Postgres' packing would take longer than all else on the way to a client's last byte."""
-    columns = ("request", "response", "chat_request", "chat_response", "prompt_token_ids")
-    text = b"a word and another " * 1000
+COLUMNS = ("request", "response", "chat_request", "chat_response")
+LONG = b"a word and another " * 1000
+TEXTS = [b"", b"{}", LONG, os.urandom(20_000), zstandard.compress(b"no JSON, but a frame"), zstandard.FRAME_HEADER]
 
-    asyncio.run(write(make_record(**dict.fromkeys(columns, text))))
 
+@pytest.mark.parametrize("text", TEXTS, ids=["empty", "short", "long", "noise", "frame", "half a frame"])
+def test_long_texts_are_packed_and_come_back_as_they_were(transactional_db: None, text: bytes) -> None:
+    """By the gateway: Postgres' own packing would take longer than all else on the way to a client's last byte."""
+    asyncio.run(write(make_record(**dict.fromkeys(COLUMNS, text), prompt_token_ids=LONG)))
+
+    exchange = Exchange.objects.get()
+    assert [getattr(exchange, name) for name in COLUMNS] == [text] * 4
+    assert Exchange.objects.values_list("request", flat=True).get() == text
     with connection.cursor() as cursor:
         cursor.execute(
-            "SELECT pg_column_size(request), pg_column_size(response), pg_column_size(chat_request), "
-            "pg_column_size(chat_response), pg_column_size(prompt_token_ids) FROM trajectories_exchange"
+            "SELECT length(request), length(chat_response), pg_column_size(prompt_token_ids) FROM trajectories_exchange"
         )
-        [sizes] = cursor.fetchall()
-    assert min(sizes) >= len(text)
+        [(request, answer, prompt)] = cursor.fetchall()
+    assert request == answer
+    assert (request < len(text) / 2) == (text == LONG)
+    assert prompt >= len(LONG)  # it has an index, and is not packed by anyone
+
+
+def test_many_long_texts_of_one_commit_are_packed_each_for_itself(transactional_db: None) -> None:
+    records = [make_record(request=b"%d" % n + LONG, response=LONG + b"%d" % n) for n in range(20)]
+
+    async def write_all() -> None:
+        async with await connect() as connection:
+            await insert_exchanges(connection, records)
+
+    asyncio.run(write_all())
+    kept = {row.id: (row.request, row.response) for row in Exchange.objects.all()}
+    assert kept == {record.id: (record.request, record.response) for record in records}
+
+
+async def test_an_answer_that_was_packed_is_found_as_it_was(transactional_db: None) -> None:
+    record = make_record(**dict.fromkeys(COLUMNS, LONG), response_id="resp_1")
+    async with await connect() as connection:
+        await insert_exchanges(connection, [record])
+        found = await find_answers(connection, ["resp_1"], project_id=record.project_id)
+    assert found["resp_1"] == StoredAnswer(LONG, LONG, LONG, LONG, record.status)
 
 
 def test_the_row_is_there_when_the_last_byte_is(http: httpx.Client) -> None:
