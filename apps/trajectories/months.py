@@ -5,7 +5,7 @@ housekeeping that did not run) is kept in the part `other`, said loudly, and mov
 go as a whole: `retention.py`.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -32,6 +32,7 @@ _NOT_ANALYZED = """
     SELECT relname FROM pg_stat_user_tables
     WHERE relname = ANY(%s) AND coalesce(last_analyze, 'epoch') < now() - interval '1 day'
 """
+_HAS_ROWS = "SELECT EXISTS (SELECT FROM {part})"
 _KEYS_TO = """
     SELECT conrelid::regclass::text, conname, pg_get_constraintdef(oid) FROM pg_constraint
     WHERE contype = 'f' AND confrelid = %s::regclass AND conparentid = 0
@@ -175,20 +176,46 @@ def drop_parts(table: Table, *, before: datetime) -> None:
 
     Raises OperationalError when somebody uses the table for long, IntegrityError when rows are still referred to.
     """
-    start, bound, ended = (
-        f"{table.name}_{START}",
-        first_id(table.prefix, before),
-        list_ended_parts(table, before=before),
-    )
-    if not ended:
-        return
+    ended = list_ended_parts(table, before=before)
+    if ended:
+        _replace_parts(table, ended, until=before)
+
+
+@transaction.atomic
+def make_earlier_months(*, since: datetime) -> None:
+    """Make the months from `since` on that the part `start` holds now, for a pool that is given a past. Does nothing
+    when there is anything in it."""
+    since = start_of_month(since)
+    for table in TABLES:
+        start = list_parts(table)[0]
+        if start.until is None or start.until <= since or _has_rows(start):
+            continue
+        _replace_parts(table, [start], until=since)
+        month = since
+        while month < start.until:
+            _make_part(table, month)
+            month = next_month(month)
+
+
+def _replace_parts(table: Table, parts: Sequence[Part], *, until: datetime) -> None:
+    """Drop parts and make an empty `start` that ends at `until`."""
+    start = f"{table.name}_{START}"
     with connection.cursor() as cursor:
         cursor.execute("SELECT set_config('lock_timeout', %s, true)", [_LOCK_TIMEOUT])
-        for part in ended:
+        for part in parts:
             cursor.execute(f"ALTER TABLE {table.name} DETACH PARTITION {part.name}")
             cursor.execute(f"DROP TABLE {part.name}")
         cursor.execute(f"CREATE TABLE {start} (LIKE {table.name} INCLUDING ALL)")
-        cursor.execute(f"ALTER TABLE {table.name} ATTACH PARTITION {start} FOR VALUES FROM (MINVALUE) TO (%s)", [bound])
+        cursor.execute(
+            f"ALTER TABLE {table.name} ATTACH PARTITION {start} FOR VALUES FROM (MINVALUE) TO (%s)",
+            [first_id(table.prefix, until)],
+        )
+
+
+def _has_rows(part: Part) -> bool:
+    with connection.cursor() as cursor:
+        cursor.execute(_HAS_ROWS.format(part=part.name))
+        return bool(cursor.fetchone()[0])
 
 
 def list_ended_parts(table: Table, *, before: datetime) -> list[Part]:
