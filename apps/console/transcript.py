@@ -4,7 +4,8 @@ Takes whatever a client or a model sent and never fails on it. Knows nothing of 
 """
 
 import json
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +14,9 @@ LOAD_OVER = 30_000  # longer ones come with their page only when somebody asks f
 HEAD = 1400
 TAIL = 500
 PREVIEW = 90
+PICTURE = "picture"
+IMAGES = ("png", "jpeg", "gif", "webp")  # browsers draw these and run nothing in them
+_DATA_URL = re.compile(rf"data:(image/(?:{'|'.join(IMAGES)}));base64,")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,6 +28,10 @@ class Text:
     middle: str = ""
     tail: str = ""
     n_left_out: int = 0
+
+    @property
+    def is_short(self) -> bool:
+        return not (self.middle or self.n_left_out)
 
     @property
     def n_characters(self) -> int:
@@ -42,14 +50,24 @@ class ToolCall:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Image:
+    """A picture that stands in the message itself. `place` counts those of a step; `media_type` is of `IMAGES`."""
+
+    place: int
+    media_type: str
+    n_bytes: int
+
+
+@dataclass(frozen=True, kw_only=True)
 class Message:
-    """One message. `others` names parts that are not text (images, files)."""
+    """One message. `others` names parts that are neither text nor pictures that can be shown."""
 
     role: str
     texts: tuple[Text, ...] = ()
     reasoning: Text | None = None
     tool_calls: tuple[ToolCall, ...] = ()
     tool_call_id: str = ""
+    images: tuple[Image, ...] = ()
     others: tuple[str, ...] = ()
     preview: str = ""
 
@@ -61,7 +79,12 @@ class Message:
 
     @property
     def is_empty(self) -> bool:
-        return not (self.texts or self.reasoning or self.tool_calls or self.others)
+        return not (self.texts or self.reasoning or self.tool_calls or self.images or self.others)
+
+    @property
+    def is_prose(self) -> bool:
+        """People and models write Markdown; what a tool answers is shown as it came."""
+        return self.role in {"user", "assistant"}
 
     @property
     def is_folded(self) -> bool:
@@ -84,18 +107,25 @@ def preview(text: str) -> str:
     return line if len(line) <= PREVIEW else f"{line[: PREVIEW - 1]}…"
 
 
-def read_messages(raw: object, *, is_whole: bool = False) -> list[Message]:
+def read_messages(raw: object, *, is_whole: bool = False, places: Iterator[int] | None = None) -> list[Message]:
     """Return the messages of a decoded JSON list; anything else becomes one message that shows it."""
     if not isinstance(raw, list):
-        return [read_message(raw, is_whole=is_whole)] if raw else []
-    return [read_message(item, is_whole=is_whole) for item in raw]
+        return [read_message(raw, is_whole=is_whole, places=places)] if raw else []
+    return [read_message(item, is_whole=is_whole, places=places) for item in raw]
 
 
-def read_message(raw: object, *, is_whole: bool = False) -> Message:
-    """Return one message, however it looks; `is_whole`: very long texts too."""
+def read_message(raw: object, *, is_whole: bool = False, places: Iterator[int] | None = None) -> Message:
+    """Return one message, however it looks; `is_whole`: very long texts too; `places` number its pictures, and without
+    them none is shown."""
     if not isinstance(raw, dict):
         return Message(role="unknown", texts=(fold(_as_json(raw), is_whole=is_whole),))
     texts, others = _read_content(raw.get("content"))
+    images = tuple(
+        Image(place=place, media_type=media_type, n_bytes=len(data) * 3 // 4)
+        for place, (media_type, data) in zip(places or (), iterate_images([raw]), strict=False)
+    )
+    if images:
+        others = [other for other in others if not other.startswith(PICTURE)]
     reasoning = raw.get("reasoning_content") or raw.get("reasoning")
     calls = tuple(_read_tool_call(call, is_whole=is_whole) for call in _items(raw.get("tool_calls")))
     return Message(
@@ -104,6 +134,7 @@ def read_message(raw: object, *, is_whole: bool = False) -> Message:
         reasoning=fold(reasoning, is_whole=is_whole) if isinstance(reasoning, str) and reasoning else None,
         tool_calls=calls,
         tool_call_id=str(raw.get("tool_call_id") or ""),
+        images=images,
         others=tuple(others),
         preview=preview(" ".join(texts)) or (f"{calls[0].name}({calls[0].preview})" if calls else ""),
     )
@@ -128,8 +159,39 @@ def _read_content(content: object) -> tuple[list[str], list[str]]:
         elif isinstance(part, str):
             texts.append(part)
         else:
-            others.append(str(part.get("type") or "part") if isinstance(part, dict) else "part")
+            others.append(_name_part(part))
     return texts, others
+
+
+def _name_part(part: object) -> str:
+    if not isinstance(part, dict):
+        return "part"
+    if _picture_in(part) is not None:
+        return PICTURE
+    address = _address_of(part)
+    kind = str(part.get("type") or "part")
+    return f"{kind} at {preview(address)}" if address and not address.startswith("data:") else kind
+
+
+def iterate_images(messages: Iterable[object]) -> Iterator[tuple[str, str]]:
+    """Yield the media type and the base64 text of each picture that stands in the messages, in order."""
+    for message in messages:
+        content = message.get("content") if isinstance(message, dict) else None
+        for part in content if isinstance(content, list) else ():
+            if (found := _picture_in(part)) is not None:
+                yield found
+
+
+def _picture_in(part: object) -> tuple[str, str] | None:
+    """Return the media type and the base64 text of a picture that the part holds itself, and not by an address."""
+    found = _DATA_URL.match(_address_of(part))
+    return (found[1], found.string[found.end() :]) if found else None
+
+
+def _address_of(part: object) -> str:
+    named = part.get("image_url") if isinstance(part, dict) else None
+    address = named.get("url") if isinstance(named, dict) else named
+    return address if isinstance(address, str) else ""
 
 
 def _read_tool_call(call: object, *, is_whole: bool) -> ToolCall:

@@ -36,6 +36,7 @@ urlpatterns: list[URLPattern] = [
     path("p/<slug:slug>/agents/<slug:agent_slug>/limits/<str:name>", policies.change_limits, name="change_limits"),
     path("p/<slug:slug>/trajectories", trajectory_list.trajectories, name="trajectories"),
     path("p/<slug:slug>/look", trajectory_list.look, name="trajectories_look"),
+    path("p/<slug:slug>/export-selection", trajectory_list.export_selection, name="export_selection"),
     path("p/<slug:slug>/views", trajectory_list.save_view, name="save_view"),
     path("p/<slug:slug>/views/<str:view_id>/delete", trajectory_list.delete_view, name="delete_view"),
     path("p/<slug:slug>/views/<str:view_id>/restore", trajectory_list.restore_view, name="restore_view"),
@@ -45,6 +46,11 @@ urlpatterns: list[URLPattern] = [
     path("p/<slug:slug>/jobs/<str:job_id>/undo", bulk.undo, name="undo_bulk_job"),
     path(
         "p/<slug:slug>/trajectories/<str:trajectory_id>/steps/<str:step_id>/raw", trajectories.step_raw, name="step_raw"
+    ),
+    path(
+        "p/<slug:slug>/trajectories/<str:trajectory_id>/steps/<str:step_id>/images/<int:place>",
+        trajectories.step_image,
+        name="step_image",
     ),
     path("p/<slug:slug>/inbox", inbox.inbox, name="inbox"),
     path("p/<slug:slug>/inbox/<str:exchange_id>", inbox.raw_call, name="raw_call"),

@@ -1,6 +1,7 @@
 // Starts what the page has use for. The server's page works without any of it.
 
 import { startCharts } from "./charts.js";
+import { startColumns } from "./columns.js";
 import { startConfirm, startCopy, startFilters, startMenus, startScrollers, startTabs } from "./controls.js";
 import { startKeys } from "./keys.js";
 import { startLive } from "./live.js";
@@ -24,5 +25,6 @@ startTimes();
 startKeys();
 startPresses();
 startPool();
+startColumns();
 startCharts();
 startLive(document.body.dataset.project);

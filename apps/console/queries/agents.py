@@ -7,6 +7,7 @@ from django.db.models import Avg, Count, Max, Sum
 from django.utils import timezone
 
 from apps.accounts.models import Agent, ApiKey, Project
+from apps.console.break_hints import BREAK_HINTS
 from apps.core.errors import NotFound
 from apps.trajectories.models import PrefixBreak, Step, Trajectory
 
@@ -14,13 +15,6 @@ SHOWN = 100
 WINDOW = timedelta(hours=24)
 SAMPLE = 1000
 SAMPLE_FOR_BREAKS = 200
-BREAK_HINTS = {
-    PrefixBreak.TRANSIENT: "the client took words out again that were meant for one call",
-    PrefixBreak.TEMPLATE: "the same messages, rendered in another way (thoughts left out, a date)",
-    PrefixBreak.RETOKENISED: "the same answer, in other tokens than were sampled",
-    PrefixBreak.EDIT: "the client changed what was said, or the tools",
-    PrefixBreak.COMPACTION: "the client made the history shorter",
-}
 
 
 @dataclass(frozen=True, kw_only=True)

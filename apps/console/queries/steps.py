@@ -1,22 +1,25 @@
 """What the page of one trajectory shows: its steps in order, their words, tokens, labels, and where they went."""
 
 import math
+from base64 import b64decode
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import count, groupby, islice
 from typing import Any
 
 from django.db.models import QuerySet
 
 from apps.accounts.models import User
+from apps.console.break_hints import BREAK_HINTS
 from apps.console.queries.rewards import own_step_values
-from apps.console.transcript import Message, decode_json, pretty_json, read_message, read_messages
+from apps.console.transcript import Message, decode_json, iterate_images, pretty_json, read_message, read_messages
 from apps.core.contracts.arrays import unpack_ids, unpack_logprobs
 from apps.core.errors import NotFound
 from apps.registry.models import Version
 from apps.registry.token_texts import read_token_texts
 from apps.training.models import BatchTrajectory
-from apps.trajectories.models import Exchange, ExchangeStatus, Step, Trajectory
+from apps.trajectories.datasets.models import DatasetMember
+from apps.trajectories.models import Exchange, ExchangeStatus, PrefixBreak, Step, Trajectory
 from apps.trajectories.trie import load_messages, read_new_messages
 
 PER_PAGE = 50
@@ -123,6 +126,7 @@ class Lineage:
 
     versions: list[Version]
     entries: list[BatchTrajectory]
+    memberships: list[DatasetMember]
 
 
 def find_step(trajectory: Trajectory, step_id: str) -> Step:
@@ -195,15 +199,29 @@ def read_card(
     step: Step, *, branch_of: int | None, own_value: float | None, is_whole: bool = False, usage: str = ""
 ) -> StepCard:
     """Return one step's card; `is_whole`: with its very long texts."""
+    places = count()
     return StepCard(
         step=step,
-        new_messages=read_messages(read_new_messages(step), is_whole=is_whole),
-        answer=read_message(decode_json(step.answer) or {"role": "assistant"}, is_whole=is_whole),
+        new_messages=read_messages(read_new_messages(step), is_whole=is_whole, places=places),
+        answer=read_message(decode_json(step.answer) or {"role": "assistant"}, is_whole=is_whole, places=places),
         badges=list(read_badges(step)),
         branch_of=branch_of,
         own_value=own_value,
         usage=usage,
     )
+
+
+def read_image(step: Step, place: int) -> tuple[str, bytes]:
+    """Return the media type and the bytes of a picture that is new in the step. Raises NotFound."""
+    said = [*read_new_messages(step), decode_json(step.answer)]
+    found = next(islice(iterate_images(said), place, None), None)
+    if found is None:
+        raise NotFound("this step has no such picture")
+    media_type, data = found
+    try:
+        return media_type, b64decode(data, validate=True)
+    except ValueError as error:
+        raise NotFound("this picture is broken: it is no base64") from error
 
 
 def read_badges(step: Step) -> Iterator[Badge]:
@@ -214,6 +232,14 @@ def read_badges(step: Step) -> Iterator[Badge]:
         yield Badge(word="aborted", tone="warn", hint="The client went away; what had come is kept")
     if step.status == ExchangeStatus.ERROR:
         yield Badge(word="error", tone="bad", hint="No usable answer came")
+    yield from _read_token_badges(step)
+    if step.finish_reason == "length":
+        yield Badge(word="cut off", tone="warn", hint="The answer reached its token limit")
+    if step.is_excluded:
+        yield Badge(word="excluded", tone="warn", hint="Kept out of training")
+
+
+def _read_token_badges(step: Step) -> Iterator[Badge]:
     if not step.is_exact:
         yield Badge(
             word="text only", tone="warn", hint="No exact token ids or log-probs; not usable for policy gradients"
@@ -223,12 +249,11 @@ def read_badges(step: Step) -> Iterator[Badge]:
         yield Badge(word=step.token_check, tone="warn", hint=hint)
     elif step.token_check:
         yield Badge(word="tokens doubted", tone="warn", hint=f"Why: {step.token_check}")
+    if step.prefix_break:
+        cause = PrefixBreak(step.prefix_break)
+        yield Badge(word=f"break: {cause.label.lower()}", tone="warn", hint=BREAK_HINTS[cause])
     if step.constraints:
         yield Badge(word="constrained", tone="warn", hint=f"Not trained on: sampled under {step.constraints}")
-    if step.finish_reason == "length":
-        yield Badge(word="cut off", tone="warn", hint="The answer reached its token limit")
-    if step.is_excluded:
-        yield Badge(word="excluded", tone="warn", hint="Kept out of training")
 
 
 def read_lineage(trajectory: Trajectory) -> Lineage:
@@ -236,7 +261,8 @@ def read_lineage(trajectory: Trajectory) -> Lineage:
     spoke = Step.objects.filter(trajectory=trajectory).exclude(version=None).order_by().values("version_id").distinct()
     versions = Version.objects.filter(pk__in=spoke).select_related("policy").order_by("number")
     entries = BatchTrajectory.objects.filter(trajectory=trajectory).select_related("batch__run").order_by("pk")
-    return Lineage(versions=list(versions[:20]), entries=list(entries[:20]))
+    memberships = DatasetMember.objects.filter(trajectory=trajectory).select_related("dataset").order_by("-pk")
+    return Lineage(versions=list(versions[:20]), entries=list(entries[:20]), memberships=list(memberships[:20]))
 
 
 def read_tokens(step: Step) -> TokenView:

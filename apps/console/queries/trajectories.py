@@ -8,17 +8,15 @@ from django.http import QueryDict
 from apps.accounts.models import Agent, Project
 from apps.console.queries.counting import Count
 from apps.core.errors import InvalidInput, NotFound
-from apps.core.paging import Page as KeysetPage
-from apps.core.paging import page_newest_first
 from apps.core.texts import is_storable
 from apps.trajectories.models import Channel, Trajectory, TrajectoryState
 from apps.trajectories.search.language import Filter, Query, Term, parse_query
-from apps.trajectories.search.services import TooSlow, find_matching, patience
+from apps.trajectories.search.services import Found, TooSlow, find_matching, find_page, patience
 
 PER_PAGE = 50
 REWARDED = {"yes": "rewarded", "no": "not rewarded", "good": "above 0", "bad": "below 0"}
 STRIP_LIMIT = 1000
-STRIP_MS = 1500  # the strip is decoration: rather none than a page that waits
+STRIP_MS = 100  # the strip is decoration: rather none than a page that waits
 MOST_BARS = 40
 HOUR, DAY = timedelta(hours=1), timedelta(days=1)
 WIDTHS = (
@@ -98,10 +96,9 @@ def _check(name: str, value: str, allowed: list[str]) -> None:
         raise InvalidInput(f"{name}={value} is not a filter; use one of {', '.join(allowed)}", field=name)
 
 
-def list_trajectories(project: Project, query: Query, *, before: str) -> KeysetPage[Trajectory]:
+def list_trajectories(project: Project, query: Query, *, before: str) -> Found:
     """Return one page, newest first. Raises TooSlow."""
-    with patience():
-        return page_newest_first(find_matching(project=project, query=query), before=before or None, limit=PER_PAGE)
+    return find_page(project=project, query=query, before=before or None, limit=PER_PAGE)
 
 
 def read_strip(project: Project, query: Query) -> Strip | None:

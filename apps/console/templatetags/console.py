@@ -9,6 +9,8 @@ from django.utils import timezone
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
+from apps.console.markdown import render_markdown
+
 register = template.Library()
 
 MINUTE, HOUR, DAY = 60, 3600, 86400
@@ -125,6 +127,12 @@ def copy(value: object, label: str = "", *, wide: bool = False) -> dict[str, obj
 def reward(value: float | None) -> dict[str, object]:
     """A reward as a signed, coloured number."""
     return {"value": value}
+
+
+@register.filter
+def markdown(text: str) -> SafeString:
+    """What was said, as Markdown shows it."""
+    return render_markdown(text)
 
 
 @register.inclusion_tag("console/parts/text.html")

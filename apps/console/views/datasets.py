@@ -125,6 +125,8 @@ def snapshot(page: Page, snapshot_id: str) -> HttpResponse:
         "console/snapshot.html",
         snapshot=found,
         bars=queries.draw_bars(pool.read_histogram(found)),
+        is_partial=found.n_trajectories > pool.SAMPLE,
+        sample=pool.SAMPLE,
         rows=queries.read_entries(page.project, entries.items),
         after=after,
         next_after=entries.next_after,

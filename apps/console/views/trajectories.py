@@ -20,7 +20,7 @@ from apps.feedback.services import add_label, take_back_label
 from apps.trajectories.models import Trajectory
 from apps.trajectories.services import complete_trajectory, set_exclusion
 
-VIEWS = {"chat": "Chat", "prompt": "Whole prompt", "tokens": "Tokens", "raw": "Raw"}
+VIEWS = {"chat": "Chat", "plain": "Plain", "prompt": "Whole prompt", "tokens": "Tokens", "raw": "Raw"}
 ALL_VIEWS = (*VIEWS, "whole")  # whole: the chat with its very long texts
 STEP_CONTEXT: dict[str, Any] = {"step_views": VIEWS.items(), "token_levels": steps.TOKEN_LEGEND}
 
@@ -79,6 +79,14 @@ def step_view(page: Page, trajectory_id: str, step_id: str) -> HttpResponse:
         **steps.read_view(step, view),
     }
     return page.render("console/parts/step_body.html", **context, **STEP_CONTEXT)
+
+
+@project_page()
+def step_image(page: Page, trajectory_id: str, step_id: str, place: int) -> HttpResponse:
+    """A picture that stands in a message of a step."""
+    step = steps.find_step(queries.find_trajectory(page.project, trajectory_id), step_id)
+    media_type, data = steps.read_image(step, place)
+    return HttpResponse(data, content_type=media_type, headers={"Cache-Control": "private, max-age=3600"})
 
 
 @project_page()

@@ -12,15 +12,14 @@ from apps.console.page import Page, project_page
 from apps.console.queries import trajectories as queries
 from apps.console.replies import with_toast
 from apps.console.snippets import curl
-from apps.core.errors import NotFound
-from apps.core.paging import Page as KeysetPage
+from apps.core.errors import InvalidInput, NotFound
 from apps.feedback.bulk import ACTIONS
 from apps.trajectories.models import Channel, TrajectoryState
 from apps.trajectories.search import views as saved_views
 from apps.trajectories.search.fields import FIELDS
-from apps.trajectories.search.language import Query, SearchError
+from apps.trajectories.search.language import Filter, Query, SearchError
 from apps.trajectories.search.models import SavedView
-from apps.trajectories.search.services import TooSlow
+from apps.trajectories.search.services import Found, TooSlow
 
 
 @project_page()
@@ -33,10 +32,10 @@ def trajectories(page: Page) -> HttpResponse:
     try:
         query = filters.read_query()
         found = queries.list_trajectories(page.project, query, before=filters.before)
-        strip = queries.read_strip(page.project, query)
+        strip = None if found.is_cut else queries.read_strip(page.project, query)
     except (SearchError, TooSlow) as error:
         fault = error
-        found = KeysetPage(items=[], next_before=None)
+        found = Found(items=[], next_before=None)
     return page.render(
         "console/trajectories.html",
         status=fault.status if fault else 200,
@@ -45,7 +44,7 @@ def trajectories(page: Page) -> HttpResponse:
         strip=strip,
         fault=fault,
         fields=FIELDS.values(),
-        look=table_look.read_look(page.request),
+        look=table_look.read_look(page.user),
         densities=table_look.DENSITIES.items(),
         agents=queries.agent_choices(page.project),
         channels=Channel.choices,
@@ -69,14 +68,28 @@ def _read_views(page: Page, query: str) -> dict[str, Any]:
 
 @project_page("POST")
 def look(page: Page) -> HttpResponse:
-    """Keep which columns this person wants to see, and how dense."""
-    address = page.request.POST.get("next", "")
-    if not url_has_allowed_host_and_scheme(address, allowed_hosts=None):
-        address = page.url("trajectories")
-    response = HttpResponseRedirect(address)
-    density = page.request.POST.get("density", "")
-    table_look.keep_look(response, columns=page.request.POST.getlist("column"), density=density)
-    return response
+    """Keep which columns this person wants to see, and how dense; or how wide they are, when a script says so."""
+    given = page.request.POST
+    if "widths" in given:
+        table_look.keep_widths(page.user, widths=given["widths"])
+        return HttpResponse(status=204)
+    table_look.keep_look(page.user, columns=given.getlist("column"), density=given.get("density", ""))
+    address = given.get("next", "")
+    is_here = url_has_allowed_host_and_scheme(address, allowed_hosts=None)
+    return HttpResponseRedirect(address if is_here else page.url("trajectories"))
+
+
+@project_page("POST", role=Role.TRAINER)
+def export_selection(page: Page) -> HttpResponse:
+    """Go to the form of a new export with the chosen rows, or all that the search finds, in it."""
+    form = page.request.POST
+    query = form.get("query", "")
+    if form.get("export") != "all":
+        ids = tuple(form.getlist("id"))
+        if not ids:
+            raise InvalidInput("choose at least one row, or all that the search finds", field="id")
+        query = str(Query(terms=(Filter(field="id", operator=":", values=ids),)))
+    return HttpResponseRedirect(f"{page.url('exports')}?{urlencode({'q': query})}#new-title")
 
 
 @project_page("POST", role=Role.REVIEWER)

@@ -8,7 +8,7 @@ from rest_framework import serializers
 from apps.core.paging import MAX_LIMIT
 from apps.core.serializers import StrictSerializer
 from apps.trajectories.models import Channel, Step, Trajectory, TrajectoryState
-from apps.trajectories.search.fields import FIELDS
+from apps.trajectories.search.fields import BREAKS, FIELDS
 from apps.trajectories.trie import StepView
 
 SEARCH_HELP = "a search: " + " ".join(field.example for field in FIELDS.values()) + ' "words that were said"'
@@ -147,7 +147,10 @@ class TrajectoryDetailSerializer(TrajectorySerializer):
 
 class TrajectoryPageSerializer(serializers.Serializer[Any]):
     items = TrajectorySerializer(many=True)
-    next_before = serializers.CharField(allow_null=True)
+    next_before = serializers.CharField(
+        allow_null=True,
+        help_text="ask for what is older with it; a slow search may have it after fewer items than asked",
+    )
 
 
 class StepPageSerializer(serializers.Serializer[Any]):
@@ -173,6 +176,9 @@ class ListQuerySerializer(StrictSerializer):
     group = serializers.CharField(required=False, default="")
     has_reward = serializers.BooleanField(required=False, allow_null=True, default=None)
     is_excluded = serializers.BooleanField(required=False, allow_null=True, default=None)
+    prefix_break = serializers.ChoiceField(
+        choices=BREAKS, required=False, default="", help_text="a step's prompt does not go on from its parent: why"
+    )
     before = serializers.CharField(required=False, default=None, help_text="`next_before` of the page before")
     limit = serializers.IntegerField(required=False, default=50, min_value=1, max_value=MAX_LIMIT)
 

@@ -3,9 +3,12 @@
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
+from django.db import IntegrityError, transaction
 from django.utils import timezone
 
 from apps.accounts.access import Caller
@@ -168,6 +171,22 @@ def _undo_untag(job: BulkJob, before: Mapping[str, Any]) -> None:
     TrajectoryTag.objects.bulk_create(rows, ignore_conflicts=True)
 
 
+def _complete(_job: BulkJob, rows: Sequence[Trajectory]) -> Outcomes:
+    """Say that nothing more comes. How one was before is when that was said: whoever takes it back needs to know."""
+    now = timezone.now()
+    ids = {row.pk for row in rows if row.state == TrajectoryState.OPEN}
+    Trajectory.objects.filter(pk__in=ids).update(state=TrajectoryState.COMPLETE, completed_at=now)
+    return {row.pk: Outcome(before=now.isoformat() if row.pk in ids else None) for row in rows}
+
+
+def _reopen(_job: BulkJob, before: Mapping[str, Any]) -> None:
+    """Open again what has not been completed anew since, and whose session has not begun another one."""
+    for pk, moment in before.items():
+        rows = Trajectory.objects.filter(pk=pk, completed_at=datetime.fromisoformat(moment))
+        with suppress(IntegrityError), transaction.atomic():
+            rows.update(state=TrajectoryState.OPEN, completed_at=None)
+
+
 def _delete(_job: BulkJob, rows: Sequence[Trajectory]) -> Outcomes:
     """Hide them. Open ones are completed, so that later calls of the session begin anew and are seen."""
     now = timezone.now()
@@ -257,4 +276,13 @@ DELETE = Action(
     apply=_delete,
     undo=_undo_delete,
 )
-POOL_ACTIONS = (TAG, UNTAG, CHANNEL, EXCLUDE, INCLUDE, DATASET, DELETE)
+COMPLETE = Action(
+    name="complete",
+    words="complete",
+    done="completed",
+    role=Role.REVIEWER,
+    check=_check_nothing,
+    apply=_complete,
+    undo=_reopen,
+)
+POOL_ACTIONS = (TAG, UNTAG, CHANNEL, COMPLETE, EXCLUDE, INCLUDE, DATASET, DELETE)

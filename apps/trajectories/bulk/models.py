@@ -5,7 +5,7 @@ from django.utils import timezone
 
 from apps.accounts.models import ApiKey, Project, User
 from apps.core.ids import ID_MAX_LENGTH, new_id
-from apps.trajectories.search.language import Filter, Query
+from apps.trajectories.search.language import MAX_LENGTH, Filter, Query
 
 
 def new_job_id() -> str:
@@ -52,7 +52,7 @@ class BulkJob(models.Model):
     action = models.CharField(max_length=20)
     settings = models.JSONField(default=dict)  # what the action is told: a value, a tag, a channel
     ids = models.JSONField(default=list)
-    query = models.CharField(max_length=1000, blank=True)  # in the search language; only where there are no ids
+    query = models.CharField(max_length=MAX_LENGTH, blank=True)  # in the search language; only where there are no ids
     upto = models.CharField(max_length=ID_MAX_LENGTH, blank=True)  # what came later is not meant
     asked_at = models.DateTimeField(default=timezone.now)  # ages in the query count back from here
     state = models.CharField(max_length=10, choices=JobState.choices, default=JobState.QUEUED)

@@ -97,8 +97,9 @@ def read_totals(dataset: Dataset) -> Totals:
 
 
 def read_histogram(snapshot: Snapshot) -> tuple[Bin, ...]:
-    """Return how a snapshot's rewards are spread."""
-    rows = SnapshotEntry.objects.filter(snapshot=snapshot).exclude(reward=None).order_by()
+    """Return how a snapshot's rewards are spread, over its latest trajectories."""
+    latest = SnapshotEntry.objects.filter(snapshot=snapshot).order_by("-trajectory_id").values("pk")[:SAMPLE]
+    rows = SnapshotEntry.objects.filter(pk__in=latest).exclude(reward=None).order_by()
     return _fill_bins({int(row["bin"]): row["n"] for row in rows.values(bin=_bin_of()).annotate(n=Count("pk"))})
 
 

@@ -10,12 +10,12 @@ from functools import partial
 from typing import Any
 
 from django.contrib.postgres.search import SearchQuery
-from django.db.models import Exists, F, OuterRef, Q
+from django.db.models import Exists, F, OuterRef, Q, QuerySet
 
 from apps.accounts.models import Agent, Project
 from apps.registry.models import Version
 from apps.trajectories.bulk.models import TrajectoryTag
-from apps.trajectories.models import Step, Trajectory
+from apps.trajectories.models import PrefixBreak, Step, Trajectory
 from apps.trajectories.querysets import TrajectoryQuerySet
 from apps.trajectories.search.fields import ANY, NONE, read_count, read_end, read_moment, read_number
 from apps.trajectories.search.language import Filter, Query, Words
@@ -61,11 +61,15 @@ def _say(text: str) -> Condition:
     Rare words are looked up first: of a word that it has not counted Postgres believes that it is frequent, and would
     walk through all trajectories for it. Frequent ones are soon met on that walk.
     """
-    said = TrajectoryText.objects.filter(words=SearchQuery(text, config=CONFIG, search_type="phrase"))
-    found = list(said.values_list("trajectory_id", flat=True)[: FEW + 1])
+    return _among(TrajectoryText.objects.filter(words=SearchQuery(text, config=CONFIG, search_type="phrase")))
+
+
+def _among(rows: QuerySet[Any]) -> Condition:
+    """Those that rows of a side table name: a few are looked up now, many are met on the way."""
+    found = list(rows.order_by().values_list("trajectory_id", flat=True)[: FEW + 1])
     if len(found) <= FEW:
         return Q(pk__in=set(found))
-    return Exists(said.filter(trajectory=OuterRef("pk")))
+    return Exists(rows.filter(trajectory=OuterRef("pk")))
 
 
 def _compare(term: Filter, _scope: Scope, *, column: str, read: Callable[[str], Any]) -> Condition:
@@ -116,6 +120,17 @@ def _tagged(term: Filter, _scope: Scope) -> Exists:
     return Exists(TrajectoryTag.objects.filter(trajectory=OuterRef("pk"), name__in=term.values))
 
 
+def _broken(term: Filter, _scope: Scope) -> Condition:
+    broken = Step.objects.exclude(prefix_break=PrefixBreak.NONE)
+
+    def compile_value(value: str) -> Condition:
+        if value == NONE:
+            return ~Q(_among(broken))
+        return _among(broken if value == ANY else broken.filter(prefix_break=value))
+
+    return _any_of(term, compile_value)
+
+
 def _labelled(term: Filter, _scope: Scope) -> Condition:
     labels = Trajectory._meta.get_field("labels").related_model  # noqa: SLF001 (Django's public name for it)
     standing = labels._default_manager.filter(  # noqa: SLF001
@@ -135,7 +150,7 @@ _HAS: dict[str, Callable[[], Condition]] = {
     "reward": lambda: Q(reward__isnull=False),
     "tag": lambda: Exists(TrajectoryTag.objects.filter(trajectory=OuterRef("pk"))),
     "group": lambda: ~Q(group=""),
-    "side": lambda: Exists(Step.objects.filter(~Q(side_call=""), trajectory=OuterRef("pk"))),
+    "side": lambda: _among(Step.objects.exclude(side_call="")),
     "parent": lambda: Q(parent__isnull=False),
 }
 _COMPILERS: dict[str, Callable[[Filter, Scope], Condition]] = {
@@ -148,6 +163,7 @@ _COMPILERS: dict[str, Callable[[Filter, Scope], Condition]] = {
     "version": _spoken_by,
     "channel": partial(_equal, column="channel"),
     "label": _labelled,
+    "break": _broken,
     "tag": _tagged,
     "group": partial(_equal, column="group"),
     "session": partial(_equal, column="session_key"),

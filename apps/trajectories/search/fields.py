@@ -8,13 +8,14 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from apps.trajectories.models import Channel, TrajectoryState
+from apps.trajectories.models import Channel, PrefixBreak, TrajectoryState
 
 NONE, ANY = "none", "any"
 LARGEST = 2**53  # beyond it a float no longer counts one by one
 HAS = ("error", "reward", "tag", "group", "side", "parent")
 IS = (*TrajectoryState.values, "excluded")
 LABELS = (NONE, ANY, "human", "end_user", "environment", "rule", "judge", "next_state")
+BREAKS = tuple(cause for cause in PrefixBreak.values if cause)
 _AGO = re.compile(r"(\d{1,5})(m|h|d|w)")
 _UNITS = {"m": timedelta(minutes=1), "h": timedelta(hours=1), "d": timedelta(days=1), "w": timedelta(weeks=1)}
 DAY = timedelta(days=1)
@@ -121,6 +122,12 @@ _ALL = (
         example="channel:train",
     ),
     Field(name="label", wants=f"one of {', '.join(LABELS)}", read=one_of(*LABELS), example="label:none"),
+    Field(
+        name="break",
+        wants=f"one of {', '.join(BREAKS)}, {ANY}, {NONE}",
+        read=one_of(*BREAKS, ANY, NONE),
+        example="break:template",
+    ),
     Field(name="tag", wants="a tag", example="tag:refunds"),
     Field(name="group", wants="a group's name", example="group:task-7"),
     Field(name="session", wants="the session's name as the client said it", example="session:main"),

@@ -13,7 +13,7 @@ from apps.core.errors import InvalidInput
 from apps.core.texts import NUL_OR_HALF, is_storable
 from apps.trajectories.search.fields import FIELDS, Field
 
-MAX_LENGTH = 1000
+MAX_LENGTH = 4000  # a page of ids fits
 MAX_TERMS = 30
 OPERATORS = (":", "<=", ">=", "<", ">")
 _NAME = re.compile(r"([A-Za-z_]+)(:|<=|>=|<|>|=)")

@@ -1,5 +1,7 @@
-"""Side tables of search: what was said, which versions spoke, and the names that people give to searches."""
+"""Side tables of search: what was said, which versions spoke, the names that people give to searches, and how a person
+likes to see what one finds."""
 
+from django.contrib.postgres.fields import ArrayField
 from django.contrib.postgres.indexes import GinIndex
 from django.contrib.postgres.search import SearchVectorField
 from django.db import models
@@ -7,6 +9,7 @@ from django.utils import timezone
 
 from apps.accounts.models import Project, User
 from apps.core.ids import ID_MAX_LENGTH, new_id
+from apps.trajectories.search.language import MAX_LENGTH
 
 
 def new_view_id() -> str:
@@ -56,7 +59,7 @@ class SavedView(models.Model):
     project = models.ForeignKey(Project, on_delete=models.CASCADE, related_name="saved_views")
     owner = models.ForeignKey(User, on_delete=models.SET_NULL, null=True, related_name="+")
     name = models.CharField(max_length=60)
-    query = models.CharField(max_length=1000, blank=True)  # in the search language
+    query = models.CharField(max_length=MAX_LENGTH, blank=True)  # in the search language
     created_at = models.DateTimeField(default=timezone.now, editable=False)
     deleted_at = models.DateTimeField(null=True)
 
@@ -70,3 +73,18 @@ class SavedView(models.Model):
 
     def __str__(self) -> str:
         return self.name
+
+
+class ListLook(models.Model):
+    """How a person likes the list of trajectories. Which columns and densities there are is the console's business."""
+
+    user = models.OneToOneField(User, on_delete=models.CASCADE, primary_key=True, related_name="list_look")
+    columns = ArrayField(models.CharField(max_length=20))
+    density = models.CharField(max_length=10, blank=True)
+    widths = models.JSONField(default=dict)  # column → pixels, of those whose width was changed
+
+    class Meta:
+        app_label = "trajectories"
+
+    def __str__(self) -> str:
+        return f"look of {self.user_id}"

@@ -35,6 +35,7 @@ CHANGES = (
     ("/p/shop/agents/clerk/limits/team", OWNER),
     ("/p/shop/look", VIEWER),
     ("/p/shop/bulk", VIEWER),
+    ("/p/shop/export-selection", TRAINER),
     ("/p/shop/inbox/exch_00000000000000000000000000/retry", REVIEWER),
     ("/p/shop/inbox/exch_00000000000000000000000000/assign", REVIEWER),
     ("/p/shop/trajectories/{trajectory}/steps/{step}/side-call", REVIEWER),

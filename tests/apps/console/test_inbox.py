@@ -47,6 +47,21 @@ def test_a_side_call_is_moved_into_the_conversation(reviewer_browser: Client, tr
     assert side.side_call == ""
 
 
+def test_a_step_is_moved_out_on_its_trajectorys_page_and_in_again(
+    reviewer_browser: Client, viewer_browser: Client, trajectory: Trajectory
+) -> None:
+    page = f"/p/shop/trajectories/{trajectory.pk}"
+    address = f"{page}/steps/{trajectory.steps.get().pk}/side-call"
+    html = reviewer_browser.get(page).content.decode()
+    assert f'action="{address}"' in html
+    assert ">Move out</button>" in html
+    reviewer_browser.post(address, {"side": "1"})
+    assert ">Move in</button>" in reviewer_browser.get(page).content.decode()
+    assert viewer_browser.post(address, {"side": "0"}).status_code == 403
+    reviewer_browser.post(address, {"side": "0"})
+    assert trajectory.steps.get().side_call == ""
+
+
 def test_an_empty_inbox_says_so(viewer_browser: Client, trajectory: Trajectory) -> None:
     assert "Nothing waits here" in viewer_browser.get("/p/shop/inbox").content.decode()
     assert viewer_browser.get("/p/shop/inbox?kind=lost").status_code == 400

@@ -1,13 +1,17 @@
 """The list, one trajectory, and what hostile words can do to it (nothing)."""
 
 import json
+from base64 import b64decode
 from collections.abc import Callable
 
 import pytest
 from django.test import Client
 
-from apps.accounts.models import Agent
+from apps.accounts.access import Caller
+from apps.accounts.models import Agent, Project, User
 from apps.registry.models import Version
+from apps.trajectories.datasets.models import AddedBy
+from apps.trajectories.datasets.services import add_to_dataset, create_dataset
 from apps.trajectories.models import Step, Trajectory
 from tests.factories.trajectories import ExchangeFactory, StepFactory
 
@@ -142,6 +146,63 @@ def test_a_step_says_what_is_unusual(owner_browser: Client, trajectory: Trajecto
         ">v0<",
     ):
         assert words in html
+
+
+PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
+
+
+def test_pictures_in_messages_are_shown(
+    owner_browser: Client, stranger_browser: Client, add_trajectory: AddTrajectory
+) -> None:
+    urls = (f"data:image/png;base64,{PIXEL}", "data:image/svg+xml;base64,AAAA", "https://elsewhere.example/a.png")
+    parts = [{"type": "image_url", "image_url": {"url": url}} for url in (*urls, "data:image/gif;base64,!!")]
+    row = add_trajectory(step={"messages": [{"role": "user", "content": [{"type": "text", "text": "see"}, *parts]}]})
+    step = row.steps.get()
+    page, address = f"/p/shop/trajectories/{row.pk}", f"/p/shop/trajectories/{row.pk}/steps/{step.pk}/images"
+    html = owner_browser.get(page).content.decode()
+    assert f'<img src="{address}/0" loading="lazy" alt="Picture 1 of step 0, 72' in html
+    assert "image_url at https://elsewhere.example/a.png not shown" in html
+    assert 'src="https://elsewhere' not in html
+    assert "image_url not shown" in html  # an SVG may hold scripts
+    picture = owner_browser.get(f"{address}/0")
+    assert (picture["Content-Type"], picture["X-Content-Type-Options"]) == ("image/png", "nosniff")
+    assert picture.content == b64decode(PIXEL)
+    assert owner_browser.get(f"{address}/1").status_code == 404  # no base64
+    assert owner_browser.get(f"{address}/2").status_code == 404
+    assert stranger_browser.get(f"{address}/0").status_code == 404
+    assert "picture not shown" in owner_browser.get(f"{page}?step=0&view=prompt").content.decode()
+
+
+def test_what_was_said_is_shown_as_markdown_and_as_it_came(
+    owner_browser: Client, add_trajectory: AddTrajectory
+) -> None:
+    said = "# Plan\n\n- **one**\n- `two` [site](https://a.example) [x](javascript:1) ![p](https://a.example/p.png)"
+    row = add_trajectory(step={"text": said, "messages": [{"role": "tool", "content": "**as it came**"}]})
+    page = f"/p/shop/trajectories/{row.pk}"
+    html = owner_browser.get(page).content.decode()
+    assert "<strong>one</strong>" in html
+    assert '<a href="https://a.example" rel="noopener noreferrer nofollow">site</a>' in html
+    assert "p.png" not in html
+    assert "javascript:1)" in html  # as words
+    assert 'href="javascript' not in html
+    assert "**as it came**" in html
+    assert "- **one**\n- `two`" in owner_browser.get(f"{page}?step=0&view=plain").content.decode()
+
+
+def test_it_names_the_datasets_that_it_is_in(
+    trainer_browser: Client, trajectory: Trajectory, project: Project, trainer: User
+) -> None:
+    page = f"/p/shop/trajectories/{trajectory.pk}"
+    assert "in none" in trainer_browser.get(page).content.decode()
+    dataset = create_dataset(project=project, caller=Caller(user=trainer), name="Refunds")
+    rows = Trajectory.objects.filter(pk=trajectory.pk)
+    add_to_dataset(dataset=dataset, caller=Caller(user=trainer), trajectories=rows, how=AddedBy.HAND)
+    assert f'href="/p/shop/datasets/{dataset.pk}">Refunds</a>' in trainer_browser.get(page).content.decode()
+
+
+def test_what_broke_a_prefix_is_told_and_searched_for(owner_browser: Client, add_trajectory: AddTrajectory) -> None:
+    row = add_trajectory(step={"prefix_break": "edit"})
+    assert ">break: edit</span>" in owner_browser.get(f"/p/shop/trajectories/{row.pk}").content.decode()
 
 
 def test_a_redacted_call_is_called_so_and_shows_what_the_engine_counted(

@@ -8,11 +8,13 @@ from django.test import Client
 from django.utils import timezone
 
 from apps.accounts.models import Agent, Project, User
+from apps.console.queries import trajectories as queries
 from apps.console.queries.trajectories import read_strip
 from apps.trajectories.bulk.models import TrajectoryTag
 from apps.trajectories.models import Trajectory
 from apps.trajectories.search.language import parse_query
-from apps.trajectories.search.models import SavedView
+from apps.trajectories.search.models import ListLook, SavedView
+from apps.trajectories.search.services import Found
 
 AddTrajectory = Callable[..., Trajectory]
 LIST = "/p/shop/trajectories"
@@ -74,6 +76,7 @@ def test_columns_and_density_are_kept(owner_browser: Client, add_trajectory: Add
     before = owner_browser.get(LIST).content.decode()
     assert ">Tokens</th>" in before
     assert ">Channel</th>" not in before
+    owner_browser.post("/p/shop/look", {"widths": '{"tokens": 5, "channel": 99.6, "smell": 7}'})
     response = owner_browser.post(
         "/p/shop/look", {"column": ["channel", "smell"], "density": "dense", "next": f"{LIST}?q=row"}
     )
@@ -82,6 +85,40 @@ def test_columns_and_density_are_kept(owner_browser: Client, add_trajectory: Add
     assert ">Channel</th>" in after
     assert ">Tokens</th>" not in after
     assert 'data-density="dense"' in after
+    assert 'data-column="channel" data-width="99"' in after  # and too narrow ones are made readable
+    assert ListLook.objects.get().widths == {"channel": 99, "tokens": 40}
+
+
+@pytest.mark.parametrize("widths", ["", "[", "7", '{"tokens": "wide"}', '{"tokens": 1e999}', '{"tokens": null}'])
+def test_odd_widths_are_refused(owner_browser: Client, agent: Agent, widths: str) -> None:
+    assert owner_browser.post("/p/shop/look", {"widths": widths}).status_code == 400
+    assert not ListLook.objects.exists()
+
+
+def test_a_slow_search_says_that_it_looks_back_piece_by_piece(
+    owner_browser: Client, add_trajectory: AddTrajectory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    row = add_trajectory()
+    monkeypatch.setattr(queries, "find_page", lambda **_: Found(items=[], next_before=row.pk, is_cut=True))
+    html = owner_browser.get(LIST, {"q": "-parcel"}).content.decode()
+    assert "Nothing among the newest" in html
+    assert f"before={row.pk}" in html
+
+
+def test_what_is_chosen_or_found_goes_to_the_form_of_an_export(
+    trainer_browser: Client, reviewer_browser: Client, add_trajectory: AddTrajectory
+) -> None:
+    rows = [add_trajectory(title=f"row {number}") for number in range(50)]
+    html = trainer_browser.get(LIST, {"q": "reward:none"}).content.decode()
+    assert 'href="/p/shop/exports?q=reward%3Anone#new-title"' in html
+    address = "/p/shop/export-selection"
+    chosen = trainer_browser.post(address, {"id": [row.pk for row in rows], "export": "chosen"})
+    form = trainer_browser.get(chosen["Location"]).content.decode()
+    assert f"id:{','.join(row.pk for row in rows)}" in form
+    found = trainer_browser.post(address, {"export": "all", "query": "reward<0"})
+    assert found["Location"] == "/p/shop/exports?q=reward%3C0#new-title"
+    assert trainer_browser.post(address, {"export": "chosen"}).status_code == 400
+    assert reviewer_browser.post(address, {"export": "all"}).status_code == 403
 
 
 def test_the_look_leads_nowhere_else(owner_browser: Client, agent: Agent) -> None:

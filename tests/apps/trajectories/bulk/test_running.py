@@ -19,6 +19,7 @@ from apps.trajectories.bulk.models import BulkChange, BulkJob, TrajectoryTag
 from apps.trajectories.datasets.services import create_dataset
 from apps.trajectories.models import Exchange, Step, Trajectory
 from apps.trajectories.services import find_trajectory
+from tests.factories.accounts import ApiKeyFactory
 from tests.factories.trajectories import ExchangeFactory, StepFactory, TrajectoryFactory
 
 pytestmark = pytest.mark.django_db
@@ -162,6 +163,23 @@ def test_an_old_job_can_no_longer_be_taken_back(rows: list[Trajectory], start: S
     job.created_at = timezone.now() - services.UNDO_FOR - timedelta(minutes=1)
     with pytest.raises(Conflict, match="7 days"):
         services.undo_job(caller=Caller(user=trainer), job=job, action=ACTIONS["exclude"])
+
+
+def test_rows_are_completed_and_opened_again_where_nobody_went_on(
+    rows: list[Trajectory], start: Start, trainer: User, agent: Agent
+) -> None:
+    Trajectory.objects.filter(pk=rows[0].pk).update(state="complete", completed_at=timezone.now())
+    Trajectory.objects.filter(pk=rows[1].pk).update(session_key="s", key=ApiKeyFactory.create(agent=agent))
+    job = start("complete", query="")
+    assert (job.n_done, job.n_failed) == (5, 0)
+    assert set(Trajectory.objects.values_list("state", flat=True)) == {"complete"}
+    rows[1].refresh_from_db()
+    TrajectoryFactory.create(agent=agent, key=rows[1].key, session_key="s")  # the session began anew
+    Trajectory.objects.filter(pk=rows[2].pk).update(completed_at=timezone.now())  # somebody completed it since
+    undo(job, trainer)
+    states = Trajectory.objects.filter(pk__in=[row.pk for row in rows]).order_by("pk")
+    assert [row.state for row in states] == ["complete"] * 3 + ["open"] * 2
+    assert [row.completed_at is None for row in states] == [False] * 3 + [True] * 2
 
 
 def test_rows_go_into_a_dataset_and_out_again(

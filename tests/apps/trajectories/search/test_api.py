@@ -5,7 +5,7 @@ from rest_framework.test import APIClient
 
 from apps.accounts.models import Agent
 from apps.trajectories.bulk.models import TrajectoryTag
-from tests.factories.trajectories import TrajectoryFactory
+from tests.factories.trajectories import StepFactory, TrajectoryFactory
 
 pytestmark = pytest.mark.django_db
 
@@ -29,7 +29,16 @@ def test_it_pages_through_what_a_search_finds(key_client: APIClient, agent: Agen
     assert ([item["id"] for item in rest["items"]], rest["next_before"]) == ([made[0]], None)
 
 
-@pytest.mark.parametrize("q", ["reward<much", "agnt:x", '"open', "a\x00", "x" * 1001])
+def test_it_filters_by_what_broke_a_prefix(key_client: APIClient, agent: Agent) -> None:
+    broken, _ = (TrajectoryFactory.create(agent=agent) for _ in range(2))
+    StepFactory.create(trajectory=broken, prefix_break="compaction")
+    for asked in ({"prefix_break": "compaction"}, {"q": "break:compaction"}):
+        assert [item["id"] for item in key_client.get(LIST, asked).json()["items"]] == [broken.id]
+    answer = key_client.get(LIST, {"prefix_break": "quake"})
+    assert (answer.status_code, answer.json()["field"]) == (400, "prefix_break")
+
+
+@pytest.mark.parametrize("q", ["reward<much", "agnt:x", '"open', "a\x00", "x" * 4001])
 def test_it_says_where_a_search_is_wrong(key_client: APIClient, agent: Agent, q: str) -> None:
     answer = key_client.get(LIST, {"q": q})
     assert answer.status_code == 400

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from apps.trajectories.search.fields import FIELDS, HAS, IS, LABELS
+from apps.trajectories.search.fields import ANY, BREAKS, FIELDS, HAS, IS, LABELS, NONE
 from apps.trajectories.search.language import Filter, Query, SearchError, Term, Words, parse_query
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\x00"), min_size=1, max_size=12).filter(
@@ -19,6 +19,7 @@ VALUES: dict[str, st.SearchStrategy[str]] = {
     "has": st.sampled_from(HAS),
     "is": st.sampled_from(IS),
     "label": st.sampled_from(LABELS),
+    "break": st.sampled_from([*BREAKS, ANY, NONE]),
     "channel": st.sampled_from(["train", "val"]),
     "from": st.one_of(st.dates().map(str), st.sampled_from(["36h", "7d"])),
     "to": st.datetimes().map(str),
@@ -102,8 +103,8 @@ def test_it_says_where_and_what_is_wrong(text: str, position: int, words: str) -
 
 
 def test_a_search_has_an_end() -> None:
-    with pytest.raises(SearchError, match="1000 characters"):
-        parse_query("x" * 1001)
+    with pytest.raises(SearchError, match="4000 characters"):
+        parse_query("x" * 4001)
 
 
 def test_a_filter_can_be_put_in_the_place_of_another() -> None:

@@ -14,7 +14,7 @@ from apps.accounts.models import Agent, ApiKey, Project
 from apps.trajectories.bulk.models import TrajectoryTag
 from apps.trajectories.models import Step, Trajectory
 from apps.trajectories.recorder import fold_pending
-from apps.trajectories.search import compiling
+from apps.trajectories.search import compiling, services
 from apps.trajectories.search.services import TooSlow, patience, search
 from apps.trajectories.search.words import PIECE, keep_words
 from tests.factories.accounts import AgentFactory
@@ -62,6 +62,8 @@ def pool(agent: Agent, project: Project) -> None:
         version = VersionFactory.create(policy=policy, number=number)
         keep_words([StepFactory.create(trajectory=row, version=version)])
     StepFactory.create(trajectory=out, side_call="title")
+    StepFactory.create(trajectory=bad, prefix_break="template")
+    StepFactory.create(trajectory=good, prefix_break="edit")
     TrajectoryTag.objects.create(trajectory=good, name="late refund")
     LabelFactory.create(trajectory=bad, source="human")
     LabelFactory.create(trajectory=good, source="judge")
@@ -102,6 +104,11 @@ ALL = {"plain", "bad", "good", "out"}
         ("label:none", {"plain", "out"}),
         ("label:any", {"good", "bad"}),
         ("label:judge", {"good"}),
+        ("break:template", {"bad"}),
+        ("break:template,edit", {"bad", "good"}),
+        ("break:any", {"bad", "good"}),
+        ("break:none", {"plain", "out"}),
+        ("-break:edit", {"plain", "out", "bad"}),
         ('tag:"late refund"', {"good"}),
         ('group:"g 1"', {"bad"}),
         ("session:s1", {"good"}),
@@ -198,3 +205,49 @@ def test_what_is_older_than_the_search_is_indexed_once(project: Project, agent: 
         assert said.getvalue() == f"{n_done} trajectories are searchable now\n"
     assert find(project, "zebra") == {"old"}
     assert row.texts.count() == 1
+
+
+class TestSearchesThatNoIndexServes:
+    """A search that runs out of time looks back piece by piece, and says where it stopped."""
+
+    @pytest.fixture(autouse=True)
+    def impatient(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(services, "find_matching", slow_at_first(services.find_matching))
+        monkeypatch.setattr(services, "FIRST_STRETCH", 3)
+
+    @pytest.fixture
+    def made(self, agent: Agent) -> list[str]:
+        return [TrajectoryFactory.create(agent=agent, has_error=index in {0, 8}).pk for index in range(10)]
+
+    def test_with_time_it_finds_the_same(self, project: Project, made: list[str]) -> None:
+        page = search(project=project, q="has:error", before=None, limit=5)
+        assert [row.pk for row in page.items] == [made[8], made[0]]
+        assert (page.next_before, page.is_cut) == (None, False)
+        page = search(project=project, q="", before=made[5], limit=3)
+        assert ([row.pk for row in page.items], page.next_before) == (made[4:1:-1], made[2])
+
+    def test_without_it_goes_on_from_where_it_stopped(
+        self, project: Project, made: list[str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(services, "WALK_MS", 0)
+        found, before, n_pages = [], None, 0
+        while n_pages == 0 or before is not None:
+            page = search(project=project, q="has:error", before=before, limit=5)
+            assert page.is_cut == (page.next_before is not None)
+            found += [row.pk for row in page.items]
+            before, n_pages = page.next_before, n_pages + 1
+        assert (found, n_pages) == ([made[8], made[0]], 4)
+
+
+def slow_at_first(ask: Callable[..., Any]) -> Callable[..., Any]:
+    """Have every other call find that Postgres takes too long."""
+    n_calls = 0
+
+    def find(**named: Any) -> Any:
+        nonlocal n_calls
+        n_calls += 1
+        if n_calls % 2:
+            raise TooSlow("too slow")
+        return ask(**named)
+
+    return find
