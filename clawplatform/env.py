@@ -48,6 +48,7 @@ class Env(BaseSettings):
     allowed_hosts: str = Field(default="", alias="CLAW_ALLOWED_HOSTS")
     ml_python: Path = Field(default=ROOT / ".venv-ml/bin/python", alias="CLAW_ML_PYTHON")
     model: Path | None = Field(default=None, alias="CLAW_MODEL")
+    train_hostfile: Path | None = Field(default=None, alias="CLAW_TRAIN_HOSTFILE")
     idle_close_s: int = Field(default=600, ge=0, alias="CLAW_IDLE_CLOSE_S")
     drain_s: int = Field(default=600, ge=0, alias="CLAW_DRAIN_S")
     engine_wait_s: float = Field(default=60, ge=0, alias="CLAW_ENGINE_WAIT_S")

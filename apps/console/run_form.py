@@ -21,7 +21,8 @@ from pydantic_core import PydanticUndefined
 
 from apps.console.run_form_words import BASIC, CHOICES, FIXED, HINTS, LABELS, SELECTED, UNITS
 from apps.training.models import Run
-from apps.training.recipes import LORA_RANKS, RecipeConfig
+from apps.training.recipes import RecipeConfig
+from apps.training.resources import ADAPTER, LORA_RANKS
 from apps.training.selection import Selection
 
 RECIPE, SELECTION = "recipe", "selection"
@@ -146,7 +147,8 @@ class RunForm:
         if full == "selection.agent" and self.agents:
             return (("", "all"), *self.agents)
         if full == "recipe.lora_rank":
-            return tuple((str(rank), str(rank)) for rank in LORA_RANKS if rank <= settings.CLAW.max_lora_rank)
+            ranks = tuple((str(rank), str(rank)) for rank in LORA_RANKS if rank <= settings.CLAW.max_lora_rank)
+            return (("", f"the usual {ADAPTER['lora_rank']}"), *ranks)
         return CHOICES.get(full) or _choices(info)
 
     def _field(self, part: str, name: str, info: FieldInfo) -> FormField:

@@ -15,7 +15,7 @@ def build_job(run: Run, *, device: str, engine_dtype: str) -> TrainJob:
         base_model_dir=run.policy.base_model_dir,
         initial_adapter_dir=run.start_version.adapter_path or None,
         n_steps=recipe.n_steps,
-        lora=LoraSettings(rank=recipe.lora_rank, alpha=recipe.lora_alpha),
+        lora=_build_lora(recipe),
         loss=build_loss(recipe),
         optimizer=OptimizerSettings(
             learning_rate=recipe.learning_rate,
@@ -27,9 +27,18 @@ def build_job(run: Run, *, device: str, engine_dtype: str) -> TrainJob:
         seed=recipe.seed,
         device=device,
         precision="fp32" if engine_dtype == "float32" else "bf16",
+        tuning=recipe.tuning,
+        offload=recipe.offload,
+        gradient_checkpointing=recipe.gradient_checkpointing,
         keep_checkpoints=recipe.keep_checkpoints,
         keep_best=recipe.keep_best,
     )
+
+
+def _build_lora(recipe: RecipeConfig) -> LoraSettings | None:
+    if recipe.lora_rank is None or recipe.lora_alpha is None:
+        return None
+    return LoraSettings(rank=recipe.lora_rank, alpha=recipe.lora_alpha)
 
 
 def build_loss(recipe: RecipeConfig) -> LossSettings:

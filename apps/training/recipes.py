@@ -12,7 +12,6 @@ from pydantic import Field, ValidationError, model_validator
 from apps.core.errors import InvalidInput
 from apps.training.resources import ResourceConfig
 
-LORA_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)  # what vLLM can serve
 GROUPS = {"group_size": 4}
 
 # Choice by choice, the settings that mean something with it and their defaults.
@@ -56,7 +55,7 @@ OWN_SETTINGS: Mapping[str, Mapping[str, Mapping[str, float]]] = {
 
 
 class RecipeConfig(ResourceConfig):
-    """Policy gradient on fresh rewarded trajectories, LoRA on every linear layer."""
+    """Policy gradient on fresh rewarded trajectories, and how the run is run."""
 
     algorithm: Literal["policy_gradient"] = "policy_gradient"
     estimator: Literal["ema", "batch", "reinforce_pp", "reinforce_pp_baseline", "rloo", "grpo", "dr_grpo", "maxrl"] = (
@@ -126,8 +125,6 @@ class RecipeConfig(ResourceConfig):
     )
     learning_rate: float = Field(default=5e-4, gt=0, le=0.1)
     max_grad_norm: float = Field(default=1.0, gt=0)
-    lora_rank: int = Field(default=8, description=f"One of {LORA_RANKS}.")
-    lora_alpha: int = Field(default=16, ge=1, le=1024, description="The update is scaled by alpha / rank.")
     max_staleness: int = Field(default=4, ge=0, le=1000, description="Versions a step may lie behind.")
     wait_for_data_s: float = Field(default=600, gt=0, le=7 * 86_400, description="Without a batch for so long: fail.")
     promote: bool = Field(default=True, description="Each version that passes its check goes live.")
@@ -162,8 +159,6 @@ class RecipeConfig(ResourceConfig):
                 f"trajectories_per_step ({self.trajectories_per_step}) must be a multiple of group_size "
                 f"({self.group_size}): a step takes whole groups"
             )
-        if self.lora_rank not in LORA_RANKS:
-            raise ValueError(f"lora_rank must be one of {LORA_RANKS}, not {self.lora_rank}: engines serve no other")
         return self
 
     def _refuse_what_is_ignored(self, axis: str) -> None:

@@ -3,9 +3,15 @@
 The part of a recipe that changes nothing about what is learnt.
 """
 
-from typing import Literal
+from collections.abc import Mapping
+from typing import Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+LORA_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)  # what vLLM can serve
+ADAPTER = {"lora_rank": 8, "lora_alpha": 16}
+TUNING_SETTINGS: Mapping[str, Mapping[str, int]] = {"lora": ADAPTER, "qlora": ADAPTER}  # a tuning's own, and defaults
+OFFLOAD_STAGES = {"none": 0, "optimizer": 1, "parameters": 3}  # the ZeRO stage from which on DeepSpeed can do it
 
 
 class ResourceConfig(BaseModel):
@@ -13,8 +19,30 @@ class ResourceConfig(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
+    tuning: Literal["lora", "qlora"] = Field(
+        default="lora",
+        description="What learns: an adapter, or the same over a base in four bits, which needs a GPU.",
+    )
+    lora_rank: int | None = Field(default=None, description=f"With an adapter: one of {LORA_RANKS}; 8 unless chosen.")
+    lora_alpha: int | None = Field(
+        default=None,
+        ge=1,
+        le=1024,
+        description="With an adapter: its update is scaled by alpha / rank; 16 unless chosen.",
+    )
     zero_stage: int = Field(
         default=0, ge=0, le=3, description="DeepSpeed ZeRO: what processes share out. 1 optimizer, 2 gradients, 3 all."
+    )
+    offload: Literal["none", "optimizer", "parameters"] = Field(
+        default="none",
+        description="What waits in the host's memory rather than the GPU's: the optimizer (from ZeRO 1 on), or the "
+        "parameters too (ZeRO 3).",
+    )
+    gradient_checkpointing: bool = Field(
+        default=False, description="Compute activations again rather than keep them: a third slower, far less memory."
+    )
+    n_hosts: int = Field(
+        default=1, ge=1, le=64, description="Hosts that train together; they stand in CLAW_TRAIN_HOSTFILE."
     )
     n_processes: int = Field(default=1, ge=1, le=64, description="Trainer processes on each host, one per device.")
     max_tokens_per_microbatch: int = Field(
@@ -34,3 +62,29 @@ class ResourceConfig(BaseModel):
     silence_limit_s: float = Field(
         default=900, ge=1, le=86_400, description="A trainer that shows no sign of work for so long hangs."
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def fill_tuning(cls, data: Any) -> Any:
+        """Give the tuning its own settings where none are given."""
+        if not isinstance(data, dict):
+            return data
+        own = TUNING_SETTINGS.get(str(data.get("tuning") or "lora"), {})
+        return data | {name: value for name, value in own.items() if data.get(name) is None}
+
+    @model_validator(mode="after")
+    def check_resources(self) -> Self:
+        """Refuse settings that would be ignored, that DeepSpeed cannot combine or engines cannot serve."""
+        own = TUNING_SETTINGS[self.tuning]
+        for name in sorted(ADAPTER.keys() - own.keys()):
+            if getattr(self, name) is not None:
+                raise ValueError(f"{name} has no effect with the tuning {self.tuning}; leave it out, or choose lora")
+        if self.lora_rank is not None and self.lora_rank not in LORA_RANKS:
+            raise ValueError(f"lora_rank must be one of {LORA_RANKS}, not {self.lora_rank}: engines serve no other")
+        if self.zero_stage < OFFLOAD_STAGES[self.offload]:
+            raise ValueError(
+                f"offload {self.offload} needs zero_stage {OFFLOAD_STAGES[self.offload]} or more, not {self.zero_stage}"
+            )
+        if self.tuning == "qlora" and self.zero_stage == 3:
+            raise ValueError("zero_stage 3 cannot share out a base in four bits; use up to 2 with qlora")
+        return self

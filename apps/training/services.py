@@ -17,6 +17,7 @@ from apps.registry.models import Alias, AliasName, Policy, Version
 from apps.training.attempts import RESUMED, move_run
 from apps.training.estimators import BaselineState, Scored, are_all_zero, compute_advantages
 from apps.training.history import record_run_event
+from apps.training.hosts import check_hosts
 from apps.training.leases import whole_groups
 from apps.training.models import ACTIVE_STATES, Run, RunState
 from apps.training.pool import READY, Pool, describe_counts, trace_line
@@ -44,6 +45,7 @@ def launch_run(
     require_role(caller, project, Role.TRAINER)
     config, chosen = read_recipe(recipe), read_selection(selection)
     _check_servable(config)
+    check_hosts(settings.CLAW.train_hostfile, n_hosts=config.n_hosts, n_processes=config.n_processes)
     _check_rewards(config, chosen)
     _check_texts(name=name, idempotency_key=idempotency_key)
     Project.objects.select_for_update().get(pk=project.pk)
@@ -72,7 +74,7 @@ def launch_run(
 
 def _check_servable(recipe: RecipeConfig) -> None:
     largest = settings.CLAW.max_lora_rank
-    if recipe.lora_rank > largest:
+    if recipe.lora_rank is not None and recipe.lora_rank > largest:
         raise InvalidInput(
             f"recipe.lora_rank: the engines serve ranks up to {largest}; lower it, or raise CLAW_MAX_LORA_RANK and "
             "start the engines again",

@@ -56,6 +56,8 @@ def run_attempt(attempt: Attempt, *, limits: Limits | None = None) -> None:
         log_path=folder.log_path,
         python=settings.CLAW.ml_python,
         n_processes=recipe.n_processes,
+        hostfile=settings.CLAW.train_hostfile,
+        n_hosts=recipe.n_hosts,
     )
     try:
         attempts.set_process_group(attempt, process.process_group)

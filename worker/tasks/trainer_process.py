@@ -30,9 +30,25 @@ class TrainerProcess:
         self._child = child
 
     @classmethod
-    def start(cls, run_dir: Path, *, log_path: Path, python: Path, n_processes: int) -> Self:
-        """Start one in `run_dir`. Raises TrainerMissing."""
-        argv, extra = build_command(str(python), run_dir, n_processes=n_processes, master_port=find_free_port())
+    def start(
+        cls,
+        run_dir: Path,
+        *,
+        log_path: Path,
+        python: Path,
+        n_processes: int,
+        hostfile: Path | None = None,
+        n_hosts: int = 1,
+    ) -> Self:
+        """Start one in `run_dir`, on this host or on several of the host file's. Raises TrainerMissing."""
+        argv, extra = build_command(
+            str(python),
+            run_dir,
+            n_processes=n_processes,
+            master_port=find_free_port(),
+            hostfile=str(hostfile) if hostfile is not None and n_hosts > 1 else None,
+            n_hosts=n_hosts,
+        )
         environment = {name: value for name, value in os.environ.items() if name not in SECRETS} | extra
         try:
             with log_path.open("ab") as output:

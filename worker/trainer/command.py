@@ -14,17 +14,23 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 
 
 def build_command(
-    python: str, run_dir: Path | str, *, n_processes: int, master_port: int, hostfile: str | None = None
+    python: str,
+    run_dir: Path | str,
+    *,
+    n_processes: int,
+    master_port: int,
+    hostfile: str | None = None,
+    n_hosts: int = 1,
 ) -> tuple[list[str], dict[str, str]]:
     """Return the argument list (first `python`, of the ML environment) and the variables to add to the environment.
 
     `n_processes` ranks run on this host or, with a `hostfile` (DeepSpeed's format, shared storage assumed), on each of
-    its hosts. `master_port` must be free: ranks of two runs that meet on one port would wait for each other.
+    its first `n_hosts`. `master_port` must be free: ranks of two runs that meet on one port would wait for each other.
     """
     if n_processes < 1:
         raise ValueError(f"n_processes must be at least 1, not {n_processes}")
     argv = [python, "-u", "-m", "worker.trainer", str(run_dir)]
     argv += ["--processes", str(n_processes), "--master-port", str(master_port)]
     if hostfile is not None:
-        argv += ["--hostfile", hostfile]
+        argv += ["--hostfile", hostfile, "--hosts", str(n_hosts)]
     return argv, {"PYTHONPATH": str(REPOSITORY)}

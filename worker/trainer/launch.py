@@ -26,12 +26,14 @@ from worker.trainer.failures import (
     forget_last_words,
     read_last_words,
 )
-from worker.trainer.files import SIGNAL_MARK
+from worker.trainer.files import SIGNAL_MARK, write_atomic
 
 FINAL_KINDS = {"done": 0, "stopped": 0, "failed": 1}
 POLL_S = 0.2
 LOG_TAIL_BYTES = 2000
 VISIBLE_DEVICES = "CUDA_VISIBLE_DEVICES"
+RANKS_ENVIRONMENT = "ranks.env"
+SHARED_VARIABLES = ("DS_ACCELERATOR", "HF_HUB_OFFLINE", "TOKENIZERS_PARALLELISM", "OMP_NUM_THREADS", "OMP_WAIT_POLICY")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,6 +44,7 @@ class LaunchOptions:
     n_processes: int
     master_port: int
     hostfile: str | None
+    n_hosts: int = 1
 
 
 def main(argv: list[str]) -> int:
@@ -51,6 +54,8 @@ def main(argv: list[str]) -> int:
     try:
         job = decode(TrainJob, (options.run_dir / JOB_FILE).read_bytes())
         environment = build_environment(job, n_processes=options.n_processes)
+        if options.hostfile is not None:
+            environment |= share_environment(options.run_dir, environment)
         launcher_argv = build_launcher_argv(options, visible=environment.get(VISIBLE_DEVICES, ""))
     except (OSError, ContractError, TrainerError) as error:
         log.append(make_event("failed", step=0, message=f"The job cannot be started: {error}"))
@@ -75,6 +80,7 @@ def parse_options(argv: list[str]) -> LaunchOptions:
     parser.add_argument("run_dir", type=Path)
     parser.add_argument("--processes", type=int, default=1, help="ranks on each host")
     parser.add_argument("--master-port", type=int, default=29500)
+    parser.add_argument("--hosts", type=int, default=1, help="how many of the host file's hosts")
     parser.add_argument("--hostfile", default=None, help="DeepSpeed host file; absent: this host only")
     given = parser.parse_args(argv)
     return LaunchOptions(
@@ -82,6 +88,7 @@ def parse_options(argv: list[str]) -> LaunchOptions:
         n_processes=given.processes,
         master_port=given.master_port,
         hostfile=given.hostfile,
+        n_hosts=given.hosts,
     )
 
 
@@ -102,6 +109,8 @@ def build_launcher_argv(options: LaunchOptions, *, visible: str = "") -> list[st
         argv += ["--include", f"localhost:{','.join(devices)}"]
     else:
         argv += ["--num_accelerators", str(options.n_processes)]
+    if options.hostfile is not None:
+        argv += ["--num_nodes", str(options.n_hosts)]
     return [*argv, "--module", "worker.trainer.rank", str(options.run_dir)]
 
 
@@ -118,6 +127,17 @@ def build_environment(job: TrainJob, *, n_processes: int) -> dict[str, str]:
         # The engine and the web process work on the same cores: a thread that spins while it waits takes them away.
         environment.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     return environment
+
+
+def share_environment(run_dir: Path, environment: dict[str, str]) -> dict[str, str]:
+    """Write what the ranks on other hosts need into a file that DeepSpeed reads, and return the variable that names it.
+
+    By itself it takes along only names that begin with PYTHON and the accelerator's own.
+    """
+    path = run_dir / RANKS_ENVIRONMENT
+    lines = [f"{name}={environment[name]}" for name in SHARED_VARIABLES if name in environment]
+    write_atomic(path, "\n".join(lines) + "\n")
+    return {"DS_ENV_FILE": str(path)}
 
 
 class Attempt:

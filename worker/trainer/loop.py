@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from apps.core.contracts.codec import ContractError, decode
-from apps.core.contracts.training import TrainBatch, TrainJob, batch_file
+from apps.core.contracts.training import AdapterFiles, TrainBatch, TrainJob, batch_file
 from worker.trainer.adapters import save_adapter
 from worker.trainer.batches import check_batch
 from worker.trainer.checkpoints import (
@@ -26,10 +26,11 @@ from worker.trainer.checkpoints import (
 )
 from worker.trainer.errors import BatchError
 from worker.trainer.events import EventLog, make_event
-from worker.trainer.model import build_engine, load_policy, max_length, vocab_size
+from worker.trainer.model import Policy, build_engine, load_policy, max_length, vocab_size
 from worker.trainer.probe import answer_probe
 from worker.trainer.ranks import Ranks
 from worker.trainer.steps import train_step
+from worker.trainer.whole_weights import save_weights
 
 POLL_S = 0.25
 
@@ -53,13 +54,20 @@ def run_job(job: TrainJob, *, run_dir: Path, log: EventLog, ranks: Ranks) -> Non
         event = told.get(step)
         if event is None:
             probe = answer_probe(engine, batch.probe, device=ranks.device)
-            adapter = save_adapter(policy, run_dir=run_dir, step=step, zero_stage=job.zero_stage, ranks=ranks)
+            adapter = save_version(policy, job=job, run_dir=run_dir, step=step, ranks=ranks)
             event = make_event("step", step=step, metrics=metrics, adapter=adapter, probe=probe)
         save_checkpoint(engine, run_dir=run_dir, event=event, retention=retention, ranks=ranks)
         if ranks.is_main and step not in told:
             log.append(event)
     if ranks.is_main:
         log.append(make_event("done", step=step))
+
+
+def save_version(policy: Policy, *, job: TrainJob, run_dir: Path, step: int, ranks: Ranks) -> AdapterFiles | None:
+    """Write what engines are to serve after `step`, on rank 0."""
+    if job.tuning == "full":
+        return save_weights(policy, job=job, run_dir=run_dir, step=step, ranks=ranks)
+    return save_adapter(policy, run_dir=run_dir, step=step, zero_stage=job.zero_stage, ranks=ranks)
 
 
 def draw_from(seed: int, *, step: int) -> None:

@@ -1,8 +1,8 @@
 """What the train task and the trainer process say to each other, through files in the run's folder.
 
 Layout: `job.json`, `inbox/batch-%06d.json`, `inbox/stop`, `events.jsonl`, `trainer.log`, `beats/rank-%03d`,
-`checkpoints/step-%06d/`, `adapters/step-%06d/`. Every file but the two logs and the beats appears by an atomic rename.
-Token ids and log-probs are the engine's own.
+`checkpoints/step-%06d/`, and what a step made: `adapters/step-%06d/` or `weights/step-%06d/`. Every file but the two
+logs and the beats appears by an atomic rename. Token ids and log-probs are the engine's own.
 """
 
 from dataclasses import dataclass, field
@@ -32,6 +32,11 @@ def beat_file(rank: int) -> str:
 def adapter_dir(step: int) -> str:
     """Return the name, inside the run's folder, of the adapter after `step`."""
     return f"adapters/step-{step:06d}"
+
+
+def weights_dir(step: int) -> str:
+    """Return the name, inside the run's folder, of the whole model after `step`, where all weights are trained."""
+    return f"weights/step-{step:06d}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,7 +111,8 @@ class TrainJob:
     base_model_dir: str
     initial_adapter_dir: str | None
     n_steps: int
-    lora: LoraSettings
+    lora: LoraSettings | None
+    """None where all weights are trained."""
     loss: LossSettings
     optimizer: OptimizerSettings
     zero_stage: int
@@ -116,6 +122,14 @@ class TrainJob:
     """"cpu" or "cuda"."""
     precision: str = "bf16"
     """"bf16": autocast over fp32 weights; "fp32": exact, for tests and comparisons."""
+    tuning: str = "lora"
+    """A key of `worker.trainer.tuning.TUNINGS`: what of the model learns."""
+    initial_weights_dir: str | None = None
+    """A version's whole model to start from in place of the base, which stays the reference."""
+    offload: str = "none"
+    """What is held in the host's memory rather than the GPU's: "none", "optimizer", "parameters" (and optimizer)."""
+    gradient_checkpointing: bool = False
+    """Whether each layer's activations are computed again in the backward pass rather than kept."""
     keep_checkpoints: int = 2
     """How many of the newest checkpoints stay."""
     keep_best: str = "none"
@@ -152,7 +166,7 @@ class TrainBatch:
 
 @dataclass(frozen=True, kw_only=True)
 class AdapterFiles:
-    """A finished adapter: its folder, and `contracts.checksum.hash_folder` of it."""
+    """A finished adapter, or whole model: its folder, and `contracts.checksum.hash_folder` of it."""
 
     path: str
     sha256: str

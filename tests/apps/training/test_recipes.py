@@ -33,7 +33,6 @@ def test_what_is_stored_reads_back_the_same(chosen: dict[str, Any]) -> None:
         ({"estimator": "rloo", "ema_decay": 0.9}, "ema_decay has no effect"),
         ({"estimator": "ema", "group_size": 4}, "group_size has no effect"),
         ({"estimator": "rloo", "group_size": 5}, "multiple of group_size"),
-        ({"lora_rank": 4}, "lora_rank must be one of"),
         ({"beta": 0.1}, "recipe.beta"),
         ({"clip_high": 0.3, "loss": "cispo"}, "choose ppo or dual_clip or gspo"),
         ({"overlong_tokens": 100}, "only together"),

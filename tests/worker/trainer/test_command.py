@@ -25,8 +25,8 @@ def test_it_names_folder_processes_and_port() -> None:
 
 
 def test_a_hostfile_is_passed_on() -> None:
-    argv, _ = build_command("python3", "/runs/1", n_processes=1, master_port=1, hostfile="/etc/hosts.ds")
-    assert argv[-2:] == ["--hostfile", "/etc/hosts.ds"]
+    argv, _ = build_command("python3", "/runs/1", n_processes=1, master_port=1, hostfile="/etc/hosts.ds", n_hosts=3)
+    assert argv[-4:] == ["--hostfile", "/etc/hosts.ds", "--hosts", "3"]
 
 
 def test_no_process_at_all_is_refused() -> None:

@@ -9,11 +9,19 @@ from tests.worker.trainer.samples import make_job
 from worker.trainer.errors import TrainerError
 from worker.trainer.events import EventLog, make_event, read_events
 from worker.trainer.failures import leave_last_words
-from worker.trainer.launch import LaunchOptions, build_environment, build_launcher_argv, conclude, main, parse_options
+from worker.trainer.launch import (
+    LaunchOptions,
+    build_environment,
+    build_launcher_argv,
+    conclude,
+    main,
+    parse_options,
+    share_environment,
+)
 
 
 def options(run_dir: Path, *, hostfile: str | None = None) -> LaunchOptions:
-    return LaunchOptions(run_dir=run_dir, n_processes=2, master_port=29512, hostfile=hostfile)
+    return LaunchOptions(run_dir=run_dir, n_processes=2, master_port=29512, hostfile=hostfile, n_hosts=3)
 
 
 def last_event(run_dir: Path) -> tuple[str, str]:
@@ -34,6 +42,20 @@ def test_a_host_file_lying_on_the_machine_is_not_picked_up(tmp_path: Path) -> No
     assert not Path(argv[argv.index("--hostfile") + 1]).exists()
     argv = build_launcher_argv(options(tmp_path, hostfile="/etc/hosts.ds"))
     assert argv[argv.index("--hostfile") + 1] == "/etc/hosts.ds"
+
+
+def test_several_hosts_run_as_many_processes_each(tmp_path: Path) -> None:
+    assert "--num_nodes" not in build_launcher_argv(options(tmp_path))
+    argv = build_launcher_argv(options(tmp_path, hostfile="/etc/hosts.ds"), visible="0,1")
+    assert argv[argv.index("--num_nodes") + 1] == "3"
+    assert argv[argv.index("--num_accelerators") + 1] == "2"
+    assert "--include" not in argv
+
+
+def test_other_hosts_get_the_ranks_environment_by_a_file(tmp_path: Path) -> None:
+    extra = share_environment(tmp_path, build_environment(make_job(tmp_path), n_processes=2))
+    lines = Path(extra["DS_ENV_FILE"]).read_text().splitlines()
+    assert {"DS_ACCELERATOR=cpu", "HF_HUB_OFFLINE=1"} <= set(lines)
 
 
 def test_only_the_gpus_that_it_may_use_are_used(tmp_path: Path) -> None:

@@ -24,6 +24,7 @@ from apps.core.contracts.training import (
     OptimizerSettings,
     TrainerEvent,
     checkpoint_dir,
+    weights_dir,
 )
 from tests.worker.trainer.samples import make_batch, make_job, make_samples, write_batch, write_job
 from worker.trainer.command import REPOSITORY, build_command
@@ -269,6 +270,22 @@ def test_two_processes_learn_what_one_learns_with_every_part_of_the_loss(start: 
     assert first["reference_kl"] < last["reference_kl"]  # it leaves the base model
     assert 0 < last["step_scale"] < 1
     assert 0 < last["masked_fraction"] < 1
+
+
+def test_two_processes_learn_what_one_learns_when_all_weights_learn(start: StartTrainer) -> None:
+    whole_model: dict[str, Any] = {"tuning": "full", "lora": None, "steps": (1, 2), "n_steps": 2}
+    slow = OptimizerSettings(learning_rate=1e-3, max_grad_norm=1.0, minibatch_samples=4)
+    one = start(folder="one", zero_stage=1, optimizer=slow, **whole_model)
+    assert one.wait() == 0
+    two = start(folder="two", n_processes=2, zero_stage=3, gradient_checkpointing=True, optimizer=slow, **whole_model)
+    assert two.wait() == 0
+    assert_alike(one, two)
+    assert probes(one)[0] != probes(one)[1]
+    files = two.wait_for("step", step=2).adapter
+    assert files is not None
+    assert Path(files.path) == two.run_dir / weights_dir(2)
+    assert hash_folder(Path(files.path)) == files.sha256
+    assert {"config.json", "model.safetensors", "tokenizer.json"} <= {path.name for path in Path(files.path).iterdir()}
 
 
 def test_a_signal_stops_it_and_it_goes_on_later(start: StartTrainer, whole: Trainer) -> None:

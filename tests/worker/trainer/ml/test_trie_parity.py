@@ -9,7 +9,6 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
-from transformers import AutoModelForCausalLM
 
 from apps.core.contracts.training import TrainSample
 from tests.worker.trainer.ml.conftest import stir
@@ -37,7 +36,7 @@ def load_with_adapter(model_dir: Path) -> Policy:
 
 
 def load_whole(model_dir: Path) -> Policy:
-    return Policy(AutoModelForCausalLM.from_pretrained(model_dir, attn_implementation=NAME), precision="fp32")
+    return load_policy(make_job(model_dir, tuning="full", lora=None))
 
 
 def load_checkpointed(model_dir: Path) -> Policy:
