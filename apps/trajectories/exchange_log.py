@@ -178,4 +178,16 @@ async def find_answers(
         [list(response_ids), project_id],
     )
     rows = await cursor.fetchall()
-    return {row[0]: StoredAnswer(*[text and unpack(text) for text in row[1:5]], status=row[5]) for row in rows}
+    return {row[0]: _read_answer(*row[1:]) for row in rows}
+
+
+def _read_answer(
+    request: bytes, response: bytes, chat_request: bytes | None, chat_response: bytes | None, status: str
+) -> StoredAnswer:
+    return StoredAnswer(
+        request=unpack(request),
+        response=unpack(response),
+        chat_request=unpack(chat_request) if chat_request is not None else None,
+        chat_response=unpack(chat_response) if chat_response is not None else None,
+        status=status,
+    )
