@@ -177,13 +177,11 @@ async def find_answers(
         "WHERE response_id = ANY(%s) AND project_id = %s AND response IS NOT NULL",
         [list(response_ids), project_id],
     )
-    rows = await cursor.fetchall()
-    return {row[0]: _read_answer(*row[1:]) for row in rows}
+    return {row[0]: _read_answer(row) for row in await cursor.fetchall()}
 
 
-def _read_answer(
-    request: bytes, response: bytes, chat_request: bytes | None, chat_response: bytes | None, status: str
-) -> StoredAnswer:
+def _read_answer(row: tuple[Any, ...]) -> StoredAnswer:
+    _, request, response, chat_request, chat_response, status = row
     return StoredAnswer(
         request=unpack(request),
         response=unpack(response),
