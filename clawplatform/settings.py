@@ -14,6 +14,7 @@ from apps.core.contracts.tasks import (
     RESCUE_RUNS,
     ROUTES,
     TEND_BULK_JOBS,
+    TEND_QUEUES,
     TEND_TRANSFERS,
 )
 from clawplatform.databases import broker_url, read_database, read_redis_url
@@ -108,6 +109,7 @@ CELERY_BEAT_SCHEDULE = {
     "rescue-runs": {"task": RESCUE_RUNS, "schedule": 15.0, "options": {"expires": 15}},
     "tend-bulk-jobs": {"task": TEND_BULK_JOBS, "schedule": 60.0, "options": {"expires": 60}},
     "tend-transfers": {"task": TEND_TRANSFERS, "schedule": 30.0, "options": {"expires": 30}},
+    "tend-queues": {"task": TEND_QUEUES, "schedule": 60.0, "options": {"expires": 60}},
     "keep-months": {"task": KEEP_MONTHS, "schedule": 3600.0, "options": {"expires": 3600}},
 }
 
@@ -175,6 +177,10 @@ SPECTACULAR_SETTINGS = {
     "REDOC_DIST": "SIDECAR",
     "ENUM_NAME_OVERRIDES": {
         "BatchState": "apps.training.models.BatchState",
+        "ItemState": "apps.feedback.queues.models.ItemState",
+        "QueueState": "apps.feedback.queues.models.QueueState",
+        "ReviewMode": "apps.feedback.queues.models.Mode",
+        "ReviewState": "apps.feedback.queues.models.ReviewState",
         "EngineState": "apps.registry.models.EngineState",
         "JobState": "apps.trajectories.datasets.models.JobState",
         "RunState": "apps.training.models.RunState",

@@ -7,6 +7,7 @@ from apps.accounts.models import Project, Role
 from apps.core.errors import InvalidInput, ServiceError
 from apps.core.texts import NUL_OR_HALF, is_storable
 from apps.feedback.models import Label
+from apps.feedback.queues.bulk import QUEUE
 from apps.feedback.rescoring import RESCORE
 from apps.feedback.score_schema import MAX_TEXT, REWARD_FIELD
 from apps.feedback.services import add_label, take_back_label
@@ -68,7 +69,7 @@ REWARD = Action(
     apply=_reward,
     undo=_take_back,
 )
-ACTIONS: Mapping[str, Action] = {action.name: action for action in (REWARD, *POOL_ACTIONS, RESCORE)}
+ACTIONS: Mapping[str, Action] = {action.name: action for action in (REWARD, QUEUE, *POOL_ACTIONS, RESCORE)}
 
 
 def find_action(name: str) -> Action:

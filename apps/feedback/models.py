@@ -145,3 +145,4 @@ class Label(models.Model):
 
 
 from apps.feedback.preferences import models as _preferences  # noqa: E402, F401 (Django looks for tables here)
+from apps.feedback.queues import models as _queues  # noqa: E402, F401

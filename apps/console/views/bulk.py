@@ -14,7 +14,7 @@ from apps.trajectories.bulk.models import BulkJob
 
 PER_PAGE = 50
 FAILURES = 100
-GIVEN = {"reward": "value", "tag": "tag", "untag": "tag", "channel": "channel", "dataset": "dataset"}
+GIVEN = {"reward": "value", "tag": "tag", "untag": "tag", "channel": "channel", "dataset": "dataset", "queue": "queue"}
 
 
 @project_page("POST")

@@ -14,6 +14,7 @@ from apps.console.replies import with_toast
 from apps.console.snippets import curl
 from apps.core.errors import InvalidInput, NotFound
 from apps.feedback.bulk import ACTIONS
+from apps.feedback.queues.services import list_open_queues
 from apps.trajectories.models import Channel, TrajectoryState
 from apps.trajectories.search import views as saved_views
 from apps.trajectories.search.fields import FIELDS
@@ -52,6 +53,7 @@ def trajectories(page: Page) -> HttpResponse:
         rewarded=queries.REWARDED.items(),
         actions=[action for action in ACTIONS.values() if page.role.includes(action.role)],
         datasets=list(page.project.datasets.order_by("name")[:100]),
+        queues=list_open_queues(page.project),
         curl=curl("GET", f"/api/v1/trajectories?q={quote(str(query))}" if query.terms else "/api/v1/trajectories"),
         **_read_views(page, str(query)),
     )

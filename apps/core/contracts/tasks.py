@@ -11,6 +11,8 @@ RUN_EXPORT = "claw.run_export"
 RUN_IMPORT = "claw.run_import"
 TEND_TRANSFERS = "claw.tend_transfers"
 KEEP_MONTHS = "claw.keep_months"
+FILL_QUEUE = "claw.fill_queue"
+TEND_QUEUES = "claw.tend_queues"
 
 QUEUE_CPU = "cpu"
 QUEUE_TRAIN = "train"
@@ -28,4 +30,6 @@ ROUTES: dict[str, str] = {
     RUN_IMPORT: QUEUE_CPU,
     TEND_TRANSFERS: QUEUE_CPU,
     KEEP_MONTHS: QUEUE_CPU,
+    FILL_QUEUE: QUEUE_CPU,
+    TEND_QUEUES: QUEUE_CPU,
 }

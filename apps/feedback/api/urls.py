@@ -1,6 +1,6 @@
 """Addresses of this room's REST API, below /api/v1/."""
 
-from django.urls import path
+from django.urls import include, path
 
 from apps.feedback.api import bulk_views, schema_views, views
 from apps.feedback.preferences.api import views as preference_views
@@ -25,4 +25,5 @@ urlpatterns = [
     path("bulk-jobs/<str:job_id>", bulk_views.BulkJobView.as_view(), name="api-bulk-job"),
     path("bulk-jobs/<str:job_id>/failures", bulk_views.BulkFailuresView.as_view(), name="api-bulk-failures"),
     path("bulk-jobs/<str:job_id>/undo", bulk_views.BulkUndoView.as_view(), name="api-bulk-undo"),
+    path("", include("apps.feedback.queues.api.urls")),
 ]

@@ -1,0 +1,213 @@
+"""Agreement and disagreement: a further opinion, a decision, what the results say."""
+
+from typing import Any
+
+import pytest
+
+from apps.accounts.access import Caller
+from apps.accounts.models import ApiKey, Project, User
+from apps.core.errors import Conflict, Forbidden, InvalidInput
+from apps.feedback.models import Label
+from apps.feedback.queues.deciding import ask_again, decide_item, find_disputed
+from apps.feedback.queues.models import QueueItem, Review, ReviewQueue
+from apps.feedback.queues.results import (
+    count_items,
+    count_left_for,
+    may_see_reviews,
+    read_agreement,
+    read_progress,
+    read_reviews,
+)
+from apps.feedback.queues.working import Submission, submit_review, take_review, undo_review
+from apps.feedback.schemas import add_schema
+from apps.feedback.score_schema import Choice, FieldKind, FieldSpec
+from apps.feedback.services import add_label
+from apps.trajectories.models import Trajectory
+from tests.apps.feedback.queues.conftest import Add, MakeQueue, by
+from tests.apps.feedback.queues.test_working import give, say, take
+
+pytestmark = pytest.mark.django_db
+
+SCALE = FieldSpec(name="clarity", kind=FieldKind.SCALE, low=1, high=5)
+MOOD = FieldSpec(name="mood", kind=FieldKind.CHOICE, choices=(Choice(name="good"), Choice(name="bad")))
+WORDS = FieldSpec(name="why", kind=FieldKind.TEXT)
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "disputed"),
+    [
+        ({"clarity": 4}, {"clarity": 5}, []),
+        ({"clarity": 3}, {"clarity": 5}, ["clarity"]),
+        ({"clarity": 3, "mood": "good"}, {"clarity": 3, "mood": "bad"}, ["mood"]),
+        ({"why": None}, {"why": None}, []),
+        ({"clarity": 1}, {"mood": "bad"}, []),
+        ({"better": "a"}, {"better": "tie"}, ["better"]),
+    ],
+)
+def test_what_lies_apart_is_disputed(one: dict[str, Any], other: dict[str, Any], disputed: list[str]) -> None:
+    reviews = [{name: {"value": value, "text": name} for name, value in said.items()} for said in (one, other)]
+    assert find_disputed(reviews, specs=[SCALE, MOOD, WORDS], tolerance=0.25) == disputed
+
+
+@pytest.fixture
+def disputed(make_queue: MakeQueue, rows: list[Trajectory], mate: User, second: User) -> QueueItem:
+    queue = make_queue(rows[0])
+    give(queue, mate, 1)
+    give(queue, second, -1)
+    return QueueItem.objects.select_related("queue__project__team", "trajectory", "other").get()
+
+
+def test_who_decides_has_the_last_word(disputed: QueueItem, trainer: User) -> None:
+    assert (disputed.state, disputed.disputed, disputed.trajectory.reward) == ("disputed", ["reward"], 0)
+    for bad in ({}, {"reward": {"value": 7}}):
+        with pytest.raises(InvalidInput):
+            decide_item(caller=by(trainer), item=disputed, answers=bad)
+    item = decide_item(caller=by(trainer), item=disputed, answers={"reward": {"value": 0.5, "text": "both a bit"}})
+    assert (item.state, item.decided_by) == ("decided", trainer)
+    disputed.trajectory.refresh_from_db()
+    assert disputed.trajectory.reward == 0.5
+    assert Label.objects.standing().get().author == trainer
+    assert Review.objects.filter(state="submitted").count() == 2
+    with pytest.raises(Conflict, match="the item is decided"):
+        decide_item(caller=by(trainer), item=disputed, answers={"reward": {"value": 1}})
+
+
+def test_after_a_decision_an_undo_is_too_late(disputed: QueueItem, trainer: User, mate: User) -> None:
+    decide_item(caller=by(trainer), item=disputed, answers={"reward": {"value": 1}})
+    review = Review.objects.select_related("queue__project__team", "item").get(reviewer=mate)
+    with pytest.raises(Conflict, match="somebody has decided"):
+        undo_review(caller=by(mate), review=review)
+    with pytest.raises(Conflict, match="decided"):
+        ask_again(caller=by(mate), item=disputed)
+
+
+def test_what_a_reviewer_changed_since_is_decided_too(disputed: QueueItem, trainer: User, mate: User) -> None:
+    add_label(caller=by(mate), trajectory=disputed.trajectory, value=0.9)
+    decide_item(caller=by(trainer), item=disputed, answers={"reward": {"value": -0.5}})
+    disputed.trajectory.refresh_from_db()
+    assert disputed.trajectory.reward == -0.5
+
+
+def test_who_may_decide_and_ask_again(
+    disputed: QueueItem, mate: User, second: User, viewer: User, manage_key: ApiKey
+) -> None:
+    with pytest.raises(Forbidden, match="role trainer"):
+        decide_item(caller=by(mate), item=disputed, answers={"reward": {"value": 1}})
+    with pytest.raises(Forbidden, match="a person's"):
+        decide_item(caller=Caller(key=manage_key), item=disputed, answers={"reward": {"value": 1}})
+    with pytest.raises(Forbidden):
+        ask_again(caller=by(viewer), item=disputed)
+    assert ask_again(caller=by(mate), item=disputed).n_wanted == 3
+    QueueItem.objects.update(n_wanted=10)
+    with pytest.raises(Conflict, match="10 reviews"):
+        ask_again(caller=by(mate), item=disputed)
+
+
+def test_only_who_has_reviewed_it_asks_again(queue: ReviewQueue, mate: User, second: User) -> None:
+    item = give(queue, mate).item
+    with pytest.raises(Forbidden, match="only who has reviewed"):
+        ask_again(caller=by(second), item=item)
+
+
+def test_a_review_can_ask_for_a_second_opinion(
+    make_queue: MakeQueue, rows: list[Trajectory], mate: User, second: User
+) -> None:
+    queue = make_queue(rows[0], n_reviews=1)
+    said = Submission(answers={"reward": {"value": 1}}, wants_second=True)
+    submit_review(caller=by(mate), review=take(queue, mate), said=said)
+    assert (QueueItem.objects.get().state, QueueItem.objects.get().n_wanted) == ("open", 2)
+    give(queue, second, 1)
+    assert QueueItem.objects.get().state == "done"
+
+
+def test_a_disputed_item_with_a_further_opinion_is_open_again(disputed: QueueItem, trainer: User) -> None:
+    assert ask_again(caller=by(trainer), item=disputed).state == "open"
+    review = take_review(caller=by(trainer), queue=disputed.queue)
+    assert review is not None
+    submit_review(caller=by(trainer), review=review, said=say(1))
+    assert QueueItem.objects.get().state == "disputed"
+
+
+def test_what_others_said_is_hidden_until_one_has_said_it(
+    queue: ReviewQueue, mate: User, second: User, trainer: User, key: ApiKey
+) -> None:
+    given = give(queue, mate)
+    item = given.item
+    theirs = take(queue, second)
+    assert theirs.item_id == item.pk
+    assert read_reviews(item, caller=by(second)) is None
+    assert [review.pk for review in read_reviews(item, caller=by(mate)) or []] == [given.pk]
+    assert may_see_reviews(item, caller=by(trainer))
+    assert not may_see_reviews(item, caller=Caller(key=key))
+    submit_review(caller=by(second), review=theirs, said=say(1))
+    assert may_see_reviews(item, caller=by(second))
+
+
+def test_a_trainer_who_reviews_an_item_is_blind_too(queue: ReviewQueue, trainer: User) -> None:
+    review = take(queue, trainer)
+    assert not may_see_reviews(review.item, caller=by(trainer))
+    ReviewQueue.objects.update(is_blind=False)
+    review.queue.refresh_from_db()
+    review.item.queue.refresh_from_db()
+    assert may_see_reviews(review.item, caller=by(trainer))
+
+
+def test_results_count_people_and_agreement(queue: ReviewQueue, mate: User, second: User, trainer: User) -> None:
+    for user, values in ((mate, (1, -1, 1)), (second, (1, -1, -1))):
+        for value in values:
+            give(queue, user, value)
+    counts = count_items(queue)
+    assert (counts.items, counts.done, counts.disputed, counts.reviews_left) == (3, 2, 1, 0)
+    assert count_left_for(queue, trainer) == 0
+    progress = read_progress(queue)
+    assert [(row.name, row.submitted, row.last_day) for row in progress] == [(mate.email, 3, 3), (second.email, 3, 3)]
+    [reward] = read_agreement(queue)
+    # Interval: values 1 1 / -1 -1 / 1 -1. D_o = 2*4/6; D_e = 2*3*3*4/30; alpha = 1 - (4/3) / 2.4.
+    assert (reward.field, reward.n_items) == ("reward", 3)
+    assert reward.alpha == pytest.approx(4 / 9)
+    assert set(reward.by_person) == {mate.email, second.email}
+
+
+def test_a_queue_nobody_began_has_no_results(queue: ReviewQueue, mate: User) -> None:
+    assert read_progress(queue) == []
+    assert [(field.alpha, field.n_items) for field in read_agreement(queue)] == [(None, 0)]
+    assert count_left_for(queue, mate) == 3
+    assert count_items(queue).reviews_left == 6
+
+
+def test_pairs_agree_by_side(make_queue: MakeQueue, add: Add, mate: User, second: User) -> None:
+    queue = make_queue(*(add(group=str(number // 2)) for number in range(4)), mode="pairs")
+    for user, sides in ((mate, ("trajectory", "tie")), (second, ("trajectory", "other"))):
+        for side in sides:
+            review = take(queue, user)
+            value = "tie" if side == "tie" else getattr(review.item, side).pk
+            submit_review(caller=by(user), review=review, said=Submission(answers={"better": {"value": value}}))
+    assert sorted(QueueItem.objects.values_list("state", flat=True)) == ["disputed", "done"]
+    [better] = read_agreement(queue)
+    # first first / tie other: D_o = 2/4; n = 4, ordered pairs that differ 12 - 2 = 10; D_e = 10/12.
+    assert better.alpha == pytest.approx(1 - 0.5 / (10 / 12))
+
+
+def test_a_disputed_pair_is_decided(
+    make_queue: MakeQueue, add: Add, mate: User, second: User, trainer: User, project: Project
+) -> None:
+    queue = make_queue(add(group="g"), add(group="g"), mode="pairs")
+    for user, side in ((mate, "trajectory"), (second, "other")):
+        review = take(queue, user)
+        answers = {"better": {"value": getattr(review.item, side).pk}}
+        submit_review(caller=by(user), review=review, said=Submission(answers=answers))
+    item = QueueItem.objects.select_related("queue__project__team", "trajectory", "other").get()
+    decide_item(caller=by(trainer), item=item, answers={"better": {"value": item.other_id}})
+    assert item.other is not None
+    assert [row.author for row in item.other.preferences.standing()] == [trainer]
+    assert not item.trajectory.preferences.standing().exists()
+
+
+def test_a_field_that_the_schema_dropped_is_not_asked(
+    make_queue: MakeQueue, rows: list[Trajectory], project: Project, trainer: User, mate: User
+) -> None:
+    spec = {"name": "clarity", "kind": "scale", "low": 1, "high": 5}
+    add_schema(caller=by(trainer), project=project, definition={"fields": [spec]})
+    queue = make_queue(rows[0], field_names=["clarity", "reward"])
+    add_schema(caller=by(trainer), project=project, definition={})
+    assert give(queue, mate, 1).answers == {"reward": {"value": 1, "text": ""}}
