@@ -19,9 +19,9 @@ from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
-from apps.console.run_form_words import BASIC, CHOICES, FIXED, HINTS, LABELS, SELECTED, UNITS
+from apps.console.run_form_words import BASIC, CHOICES, HINTS, LABELS, SELECTED, UNITS
 from apps.training.models import Run
-from apps.training.recipes import RecipeConfig
+from apps.training.recipes import LOSSES, OWN_SETTINGS, OWNED, RecipeConfig, default_settings
 from apps.training.resources import ADAPTER, LORA_RANKS
 from apps.training.selection import Selection
 
@@ -39,7 +39,10 @@ class FormError:
 
 @dataclass(frozen=True, kw_only=True)
 class FormField:
-    """One setting as the page shows it. `value` and `default` are texts."""
+    """One setting as the page shows it. `value` and `default` are texts.
+
+    Of a setting that a choice brings with it an empty value means its default; `is_choice`: it brings such settings.
+    """
 
     name: str
     label: str
@@ -52,14 +55,16 @@ class FormField:
     error: str
     min: float | None
     max: float | None
+    is_owned: bool = False
+    is_choice: bool = False
 
     @property
     def is_changed(self) -> bool:
-        return self.default not in {self.value, ""}
+        return self.value not in {self.default, ""}
 
     @property
     def shown(self) -> str:
-        return dict(self.choices).get(self.value, self.value) or "–"
+        return dict(self.choices).get(self.value) or self.value or self.default or "–"
 
 
 @dataclass(kw_only=True)
@@ -80,6 +85,14 @@ class RunForm:
         form.idempotency_key = str(data.get("idempotency_key", "")) or form.idempotency_key
         form.check()
         return form
+
+    @classmethod
+    def of_choices(cls, data: Mapping[str, Any]) -> "RunForm":
+        """Read what a browser sent while choosing: settings that a new choice would ignore are forgotten."""
+        form = cls(typed={name: str(data.get(name, default)).strip() for name, default in _defaults().items()})
+        known = form.own_defaults.keys()
+        kept = {name: data[name] for name in data if not _is_owned(name) or name.partition(".")[2] in known}
+        return cls.of_data(kept)
 
     @classmethod
     def of_run(cls, run: Run) -> "RunForm":
@@ -117,15 +130,28 @@ class RunForm:
         values = {}
         for name, info in MODELS[part].model_fields.items():
             typed = self.typed[f"{part}.{name}"]
-            if typed != _default(info):
+            if typed not in {_default(info), self._default(f"{part}.{name}", info)}:
                 values[name] = _parse(typed, info)
         return values
+
+    @property
+    def own_defaults(self) -> dict[str, Any]:
+        """The settings that mean something with the choices made, with their defaults."""
+        return default_settings({axis: self.typed[f"{RECIPE}.{axis}"] for axis in OWN_SETTINGS})
+
+    def _default(self, full: str, info: FieldInfo) -> str:
+        return _text(self.own_defaults.get(full.partition(".")[2])) if _is_owned(full) else _default(info)
 
     @cached_property
     def fields(self) -> list[FormField]:
         """All settings, in the models' order."""
-        every = [self._field(part, name, info) for part in MODELS for name, info in MODELS[part].model_fields.items()]
-        return [one for one in every if one.name not in FIXED]
+        own = self.own_defaults
+        return [
+            self._field(part, name, info)
+            for part in MODELS
+            for name, info in MODELS[part].model_fields.items()
+            if not _is_owned(f"{part}.{name}") or name in own
+        ]
 
     @property
     def basic(self) -> list[FormField]:
@@ -149,12 +175,20 @@ class RunForm:
         if full == "recipe.lora_rank":
             ranks = tuple((str(rank), str(rank)) for rank in LORA_RANKS if rank <= settings.CLAW.max_lora_rank)
             return (("", f"the usual {ADAPTER['lora_rank']}"), *ranks)
-        return CHOICES.get(full) or _choices(info)
+        choices = CHOICES.get(full) or _choices(info)
+        if full == "recipe.loss":
+            fitting = LOSSES.get(self.typed["recipe.algorithm"], ())
+            choices = tuple((value, words) for value, words in choices if value in fitting)
+        if _is_owned(full):
+            default = self._default(full, info)
+            return tuple(("" if value == default else value, words) for value, words in choices)
+        return choices
 
     def _field(self, part: str, name: str, info: FieldInfo) -> FormField:
         full = f"{part}.{name}"
         low, high = _bounds(info)
-        choices = self._choices(full, info)
+        choices, default = self._choices(full, info), self._default(full, info)
+        value = self.typed[full]
         return FormField(
             name=full,
             label=LABELS.get(full, name.replace("_", " ").capitalize()),
@@ -162,12 +196,20 @@ class RunForm:
             hint=HINTS.get(full) or info.description or "",
             kind=_kind(info),
             choices=choices,
-            value=self.typed[full],
-            default=_default(info),
+            value="" if _is_owned(full) and value == default else value,
+            default=default,
             error="; ".join(error.message for error in self.errors if error.field == full),
             min=low,
             max=high,
+            is_owned=_is_owned(full),
+            is_choice=full.partition(".")[2] in OWN_SETTINGS,
         )
+
+
+def _is_owned(full: str) -> bool:
+    """Say whether the setting comes with a choice."""
+    part, _, name = full.partition(".")
+    return part == RECIPE and name in OWNED
 
 
 def _defaults() -> dict[str, str]:

@@ -1,11 +1,15 @@
 """How the form of a run calls its settings, in which unit they are, and which of them stand unfolded."""
 
 BASIC = (
+    "recipe.algorithm",
     "recipe.n_steps",
     "recipe.trajectories_per_step",
     "recipe.learning_rate",
     "recipe.estimator",
+    "recipe.good_above",
+    "recipe.min_gap",
     "recipe.max_staleness",
+    "recipe.epochs",
     "recipe.promote",
 )
 SELECTED = (
@@ -15,8 +19,16 @@ SELECTED = (
     "selection.max_reward",
     "selection.snapshot",
 )
-FIXED = ("recipe.algorithm",)  # one choice only: nothing to ask
 LABELS = {
+    "recipe.credit": "Credit",
+    "recipe.turn_discount": "Discount by turn",
+    "recipe.algorithm": "Learns from",
+    "recipe.good_above": "Good is a reward above",
+    "recipe.min_gap": "Rewards differ by, at least",
+    "recipe.beta": "Price of moving away",
+    "recipe.label_noise": "Wrong preferences",
+    "recipe.good_weight": "Weight of good ones",
+    "recipe.bad_weight": "Weight of bad ones",
     "recipe.n_steps": "Steps",
     "recipe.trajectories_per_step": "Batch",
     "recipe.minibatch_samples": "Minibatch",
@@ -68,6 +80,10 @@ LABELS = {
     "selection.snapshot": "Snapshot",
 }
 UNITS = {
+    "recipe.good_above": "−1 to 1",
+    "recipe.min_gap": "0 to 2",
+    "recipe.epochs": "times over the data",
+    "recipe.label_noise": "share",
     "recipe.trajectories_per_step": "trajectories a step",
     "recipe.minibatch_samples": "model calls",
     "recipe.max_staleness": "versions",
@@ -89,6 +105,8 @@ UNITS = {
     "selection.until": "with zone",
 }
 HINTS = {
+    "recipe.algorithm": "Rewards of fresh answers, or labels of any age.",
+    "recipe.beta": "Lower lets the policy leave the base model further.",
     "recipe.trajectories_per_step": "What one new version learns from.",
     "recipe.learning_rate": "AdamW. Higher learns faster and forgets faster.",
     "recipe.estimator": "The moving mean suits live traffic; groups need replayed prompts.",
@@ -102,6 +120,13 @@ HINTS = {
     "selection.snapshot": "Id of a snapshot: only what it holds, with the rewards it has now.",
 }
 CHOICES = {
+    "recipe.algorithm": (
+        ("policy_gradient", "rewards of fresh answers (policy gradient)"),
+        ("sft", "accepted and corrected answers (SFT)"),
+        ("preference", "better and worse answers (DPO and kin)"),
+        ("unpaired", "good and bad answers (KTO and kin)"),
+        ("reward_model", "better and worse answers, to judge (reward model)"),
+    ),
     "recipe.estimator": (
         ("ema", "their moving mean"),
         ("batch", "the batch's mean"),
@@ -112,6 +137,10 @@ CHOICES = {
         ("reinforce_pp_baseline", "tries at the prompt, by the batch's spread (REINFORCE++)"),
         ("maxrl", "tries at the prompt, by their rate (MaxRL)"),
     ),
+    "recipe.credit": (
+        ("trajectory", "to all steps alike"),
+        ("step", "to each step, by what came of it"),
+    ),
     "recipe.loss": (
         ("ppo", "PPO, clipped each token"),
         ("dual_clip", "PPO, clipped on both sides"),
@@ -119,6 +148,14 @@ CHOICES = {
         ("cispo", "CISPO, weights capped"),
         ("sapo", "SAPO, softly gated"),
         ("dppo_tv", "DPPO, by total variation"),
+        ("cross_entropy", "cross-entropy"),
+        ("dpo", "DPO"),
+        ("robust_dpo", "DPO, some labels being wrong"),
+        ("ipo", "IPO, a margin and no more"),
+        ("kto", "KTO"),
+        ("apo_zero", "APO-zero, no comparison needed"),
+        ("bco", "BCO, against the running mean"),
+        ("bradley_terry", "Bradley-Terry"),
     ),
     "recipe.aggregation": (
         ("token_mean", "every token counts alike"),

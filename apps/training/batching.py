@@ -20,6 +20,8 @@ class DiscardReason(StrEnum):
     STALE = "spoken by a version that is too old"
     CUT_OFF = "its answer was cut off at the token limit"
     NO_SIGNAL = "its reward equals its baseline"
+    NOT_ACCEPTED = "its reward is not above the bound, and nobody corrected it"
+    UNPAIRED = "nothing to compare it with"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,6 +58,18 @@ def discard_reason(facts: StepFacts, *, max_staleness: int, drops_cut_off: bool)
         DiscardReason.GREEDY: facts.temperature <= 0,
         DiscardReason.CUT_SAMPLING: facts.top_p < 1 or facts.top_k > 0,
         DiscardReason.STALE: is_stale,
+        DiscardReason.CUT_OFF: drops_cut_off and facts.is_cut_off,
+    }
+    return next((reason for reason, applies in checks.items() if applies), None)
+
+
+def label_discard_reason(facts: StepFacts, *, drops_cut_off: bool) -> DiscardReason | None:
+    """Return the first reason not to learn from labels on the step: how and by whom it was sampled is none."""
+    checks = {
+        DiscardReason.INCOMPLETE: not facts.is_complete,
+        DiscardReason.EXCLUDED: facts.is_excluded,
+        DiscardReason.SIDE_CALL: facts.is_side_call,
+        DiscardReason.EMPTY: facts.n_completion_tokens == 0 and not facts.is_text_only,
         DiscardReason.CUT_OFF: drops_cut_off and facts.is_cut_off,
     }
     return next((reason for reason, applies in checks.items() if applies), None)

@@ -1,14 +1,15 @@
 """From rewards to advantages. Pure: standard library only, no database.
 
-An advantage belongs to a trajectory and is the same for every step of it: steps are not independent samples, and their
-number must not enter any baseline. A trajectory without a reward never comes here: missing is not zero. docs/recipes.md
-says when to choose which; docs/sources.md names the papers.
+An advantage belongs to a trajectory and is the same for every step of it or, where credit is by step, to a turn among
+the same turns of others: steps are not independent samples, and their number must not enter any baseline. A trajectory
+without a reward never comes here: missing is not zero. docs/recipes.md says when to choose which; docs/sources.md names
+the papers.
 """
 
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from statistics import fmean, stdev
 from typing import Any
 
@@ -49,12 +50,15 @@ class BaselineState:
 
     mean: float | None = None
     sources: Mapping[str, SourceMean] = field(default_factory=dict)
+    turns: Mapping[str, "BaselineState"] = field(default_factory=dict)
+    """Where credit is by step: the same of each turn's returns, by its number."""
 
     @classmethod
     def of_json(cls, data: Mapping[str, Any]) -> "BaselineState":
         """Read what `dataclasses.asdict` made."""
         sources = {name: SourceMean(**known) for name, known in data.get("sources", {}).items()}
-        return cls(mean=data.get("mean"), sources=sources)
+        turns = {turn: cls.of_json(known) for turn, known in data.get("turns", {}).items()}
+        return cls(mean=data.get("mean"), sources=sources, turns=turns)
 
 
 def compute_advantages(
@@ -69,9 +73,26 @@ def compute_advantages(
     if not scored:
         return {}, baseline
     rewards = [item.reward + overlong_penalty(item.longest, recipe=recipe) for item in scored]
-    if recipe.estimator == "ema":
-        return _settle(scored, *_against_moving_mean(scored, rewards, recipe=recipe, state=baseline))
-    return _settle(scored, ESTIMATORS[recipe.estimator](scored, rewards), baseline)
+    if (estimate := ESTIMATORS.get(recipe.estimator or "")) is not None:
+        return _settle(scored, estimate(scored, rewards), baseline)
+    return _settle(scored, *_against_moving_mean(scored, rewards, recipe=recipe, state=baseline))
+
+
+def compute_turn_advantages(
+    turns: Mapping[int, Sequence[Scored]], *, recipe: RecipeConfig, baseline: BaselineState
+) -> tuple[dict[tuple[int, str], float], BaselineState]:
+    """Return the advantages of turns by (number, trajectory id), and the state for the next batch.
+
+    A turn's return is compared with those of the same turn of other trajectories: so steps are never taken for samples
+    of one kind, and what all trajectories do alike has no advantage on any turn.
+    """
+    advantages: dict[tuple[int, str], float] = {}
+    states = dict(baseline.turns)
+    for turn in sorted(turns):
+        known = states.get(str(turn), BaselineState())
+        found, states[str(turn)] = compute_advantages(turns[turn], recipe=recipe, baseline=known)
+        advantages |= {(turn, trajectory_id): advantage for trajectory_id, advantage in found.items()}
+    return advantages, replace(baseline, turns=states)
 
 
 def _settle(

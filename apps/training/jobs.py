@@ -13,12 +13,12 @@ def build_job(run: Run, *, device: str, engine_dtype: str) -> TrainJob:
     return TrainJob(
         run_id=run.id,
         base_model_dir=run.policy.base_model_dir,
-        initial_adapter_dir=run.start_version.adapter_path or None,
+        initial_adapter_dir=(run.start_version.adapter_path or None) if recipe.makes_versions else None,
         n_steps=recipe.n_steps,
         lora=_build_lora(recipe),
         loss=build_loss(recipe),
         optimizer=OptimizerSettings(
-            learning_rate=recipe.learning_rate,
+            learning_rate=recipe.own("learning_rate"),
             max_grad_norm=recipe.max_grad_norm,
             minibatch_samples=recipe.minibatch_samples,
         ),
@@ -26,6 +26,7 @@ def build_job(run: Run, *, device: str, engine_dtype: str) -> TrainJob:
         max_tokens_per_microbatch=recipe.max_tokens_per_microbatch,
         seed=recipe.seed,
         device=device,
+        algorithm=recipe.algorithm,
         precision="fp32" if engine_dtype == "float32" else "bf16",
         tuning=recipe.tuning,
         offload=recipe.offload,
@@ -45,4 +46,4 @@ def build_loss(recipe: RecipeConfig) -> LossSettings:
     """Return the recipe's loss; what its choices do not use stays as the contract has it."""
     shared = {field.name for field in fields(LossSettings)} & RecipeConfig.model_fields.keys()
     chosen = {name: getattr(recipe, name) for name in shared}
-    return LossSettings(kind=recipe.loss, **{name: value for name, value in chosen.items() if value is not None})
+    return LossSettings(kind=str(recipe.loss), **{name: value for name, value in chosen.items() if value is not None})

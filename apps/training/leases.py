@@ -4,52 +4,31 @@ The ledger (`BatchTrajectory`) is the only truth on what was used; each change i
 that another transaction holds are passed over, and what is not ready blocks nothing.
 """
 
-from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from typing import Any
 
 from django.db import IntegrityError, transaction
 from django.utils import timezone
 
-from apps.core.contracts.training import Probe, TrainBatch, TrainerEvent, TrainSample
+from apps.core.contracts.training import TrainBatch, TrainerEvent, adapter_dir
 from apps.core.errors import Conflict
 from apps.registry.models import Version, VersionState
 from apps.registry.services import publish_version
-from apps.training.batching import DiscardReason, StepFacts, discard_reason
-from apps.training.estimators import BaselineState, Scored, are_all_zero, compute_advantages
+from apps.training.collecting import Collected, Facts, Lent, choose_probe, collect_samples, read_step_facts
+from apps.training.estimators import BaselineState
 from apps.training.fence import lock_attempt
 from apps.training.history import record_run_event
+from apps.training.label_batches import collect_judged, lend_labelled
+from apps.training.label_pool import LabelPool, count_uses
 from apps.training.models import Attempt, Batch, BatchState, BatchTrajectory, Metric, Run
 from apps.training.pool import READY, Pool, describe_counts, trace_line
 from apps.training.recipes import RecipeConfig, read_recipe
-from apps.training.selection import read_selection
-from apps.trajectories.models import ExchangeStatus, SideCall, Step, Trajectory
-from apps.trajectories.trie import StepView, load_steps
+from apps.training.selection import Selection, read_selection
+from apps.trajectories.models import Trajectory
 
-PROBE_TOKENS = 256
 LARGEST_GAP = 0.1  # nats a token; engines in bf16 stay below 0.05
-
-
-CUT_OFF = "length"  # how an answer ends that reached its token limit
-
-
-@dataclass(frozen=True, kw_only=True)
-class Lent:
-    """Trajectories that go into one batch, with the rewards they had when they were lent."""
-
-    trajectories: Sequence[Trajectory]
-    rewards: Mapping[str, float]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Collected:
-    """What a batch trains on, why other steps are left out, how old it is, and the baseline after it."""
-
-    samples: list[TrainSample]
-    discards: dict[str, int]
-    staleness: float
-    baseline: BaselineState
 
 
 @transaction.atomic
@@ -63,42 +42,72 @@ def lease_batch(attempt: Attempt, *, step: int) -> TrainBatch | None:
     leased = Batch.objects.filter(run=run, step=step, state=BatchState.LEASED).first()
     if leased is not None:
         return _rebuild_batch(run, leased)
-    pool = open_pool(run)
-    picked = pick_trajectories(pool, read_recipe(run.recipe))
-    return _lease_new_batch(run, picked, step=step, line=pool.line) if picked else None
+    lent = lend_trajectories(open_pool(run), read_recipe(run.recipe))
+    return _lease_new_batch(run, lent, step=step) if lent else None
 
 
-def _lease_new_batch(
-    run: Run, picked: Sequence[Trajectory], *, step: int, line: Mapping[str, int]
-) -> TrainBatch | None:
-    lent = Lent(trajectories=picked, rewards={row.id: row.reward or 0.0 for row in picked})
-    found = collect_samples(lent, recipe=read_recipe(run.recipe), baseline=read_baseline(run), line=line)
-    is_empty = are_all_zero(sample.advantage for sample in found.samples)
+def _lease_new_batch(run: Run, lent: Lent, *, step: int) -> TrainBatch | None:
+    found = collect_batch(run, lent)
     batch = Batch.objects.create(
         run=run,
         step=step,
-        state=BatchState.SKIPPED if is_empty else BatchState.LEASED,
+        state=BatchState.SKIPPED if found.is_empty else BatchState.LEASED,
         baseline_after=asdict(found.baseline),
-        reward_mean=sum(lent.rewards.values()) / len(picked),
+        reward_mean=lent.reward_mean,
         staleness_mean=found.staleness,
-        n_samples=len(found.samples),
+        n_samples=found.n_samples,
         discards=found.discards,
     )
-    BatchTrajectory.objects.bulk_create(
-        BatchTrajectory(batch=batch, policy=run.policy, trajectory=row, reward=lent.rewards[row.id]) for row in picked
-    )
-    if is_empty:
-        _pass_over(run, batch, n_trajectories=len(picked))
+    BatchTrajectory.objects.bulk_create(_enter(run, batch, lent))
+    n_trajectories = len(lent.trajectories)
+    if found.is_empty:
+        _pass_over(run, batch, n_trajectories=n_trajectories)
         return None
-    record_run_event(run, "batch.leased", f"step {step} takes {len(picked)} trajectories, {len(found.samples)} steps")
-    return _make_batch(batch, found.samples)
+    record_run_event(run, "batch.leased", f"step {step} takes {n_trajectories} trajectories, {found.n_samples} steps")
+    return _build_batch(batch, found)
+
+
+def _enter(run: Run, batch: Batch, lent: Lent) -> Iterator[BatchTrajectory]:
+    recipe = read_recipe(run.recipe)
+    n_uses = count_uses(run) if recipe.learns_from_labels else {}
+    for row in lent.trajectories:
+        yield BatchTrajectory(
+            batch=batch,
+            policy=run.policy,
+            trajectory=row,
+            reward=lent.rewards[row.id],
+            facts=asdict(lent.facts[row.id]) if row.id in lent.facts else {},
+            use=f"{run.id}/{n_uses.get(row.id, 0)}" if recipe.learns_from_labels else "",
+        )
+
+
+def collect_batch(run: Run, lent: Lent) -> Collected:
+    """Return what the run's recipe learns from what was lent."""
+    recipe, baseline = read_recipe(run.recipe), read_baseline(run)
+    if recipe.learns_from_labels:
+        return collect_judged(lent, recipe=recipe, policy=run.policy, baseline=baseline)
+    line = trace_line(current_version(run), max_staleness=int(recipe.own("max_staleness")))
+    return collect_samples(lent, recipe=recipe, baseline=baseline, line=line)
+
+
+def _build_batch(batch: Batch, found: Collected) -> TrainBatch:
+    return TrainBatch(
+        step=batch.step,
+        samples=tuple(found.samples),
+        judged=tuple(found.judged),
+        probe=choose_probe(found.samples),
+        reward_mean=batch.reward_mean,
+    )
 
 
 def _pass_over(run: Run, batch: Batch, *, n_trajectories: int) -> None:
     """Learn at least the mean from what has nothing else to teach."""
     run.baseline = batch.baseline_after
     run.save(update_fields=["baseline"])
-    words = f"{n_trajectories} trajectories were passed over: all rewards equal their baseline, so they teach nothing"
+    why = "nothing in them is accepted, corrected or comparable any more"
+    if not read_recipe(run.recipe).learns_from_labels:
+        why = "all rewards equal their baseline, so they teach nothing"
+    words = f"{n_trajectories} trajectories were passed over: {why}"
     record_run_event(run, "batch.skipped", words)
 
 
@@ -108,27 +117,32 @@ def _rebuild_batch(run: Run, batch: Batch) -> TrainBatch | None:
     lent = Lent(
         trajectories=[entry.trajectory for entry in entries],
         rewards={entry.trajectory_id: entry.reward for entry in entries},
+        facts={entry.trajectory_id: Facts(**entry.facts) for entry in entries},
     )
-    recipe, line = read_recipe(run.recipe), open_pool(run).line
-    samples = collect_samples(lent, recipe=recipe, baseline=read_baseline(run), line=line).samples
-    if are_all_zero(sample.advantage for sample in samples):
+    found = collect_batch(run, lent)
+    if found.is_empty:
         release_batches(run)
         record_run_event(run, "batch.released", f"step {batch.step} was given back: nothing is left of it to train on")
         return None
-    return _make_batch(batch, samples)
+    return _build_batch(batch, found)
 
 
-def _make_batch(batch: Batch, samples: Sequence[TrainSample]) -> TrainBatch:
-    return TrainBatch(
-        step=batch.step, samples=tuple(samples), probe=choose_probe(samples), reward_mean=batch.reward_mean
+def open_pool(run: Run) -> Pool | LabelPool:
+    """Return the run's view of the pool, as of the version in training."""
+    return view_pool(
+        version=current_version(run),
+        selection=read_selection(run.selection),
+        recipe=read_recipe(run.recipe),
+        run_id=run.id,
     )
 
 
-def open_pool(run: Run) -> Pool:
-    """Return the run's view of the pool, as of the version in training."""
-    recipe = read_recipe(run.recipe)
-    line = trace_line(current_version(run), max_staleness=recipe.max_staleness)
-    return Pool(policy=run.policy, selection=read_selection(run.selection), line=line)
+def view_pool(*, version: Version, selection: Selection, recipe: RecipeConfig, run_id: str = "") -> Pool | LabelPool:
+    """Return what a run with this recipe would see of the pool; `version` is the one in training."""
+    if recipe.learns_from_labels:
+        return LabelPool(policy=version.policy, selection=selection, recipe=recipe, run_id=run_id)
+    line = trace_line(version, max_staleness=int(recipe.own("max_staleness")))
+    return Pool(policy=version.policy, selection=selection, line=line)
 
 
 def current_version(run: Run) -> Version:
@@ -140,6 +154,17 @@ def current_version(run: Run) -> Version:
 def read_baseline(run: Run) -> BaselineState:
     """Return the baseline after the last acknowledged batch."""
     return BaselineState.of_json(run.baseline)
+
+
+def lend_trajectories(pool: Pool | LabelPool, recipe: RecipeConfig) -> Lent | None:
+    """Return what one step takes, its rows locked; None when too little is ready."""
+    if isinstance(pool, LabelPool):
+        return lend_labelled(pool)
+    picked = pick_trajectories(pool, recipe)
+    if not picked:
+        return None
+    facts = read_step_facts(picked) if recipe.credit == "step" else {}
+    return Lent(trajectories=picked, rewards={row.id: row.reward for row in picked}, facts=facts)
 
 
 def pick_trajectories(pool: Pool, recipe: RecipeConfig) -> list[Trajectory]:
@@ -167,96 +192,6 @@ def whole_groups(rows: Sequence[Trajectory], *, group_size: int) -> list[list[Tr
     return whole
 
 
-def collect_samples(lent: Lent, *, recipe: RecipeConfig, baseline: BaselineState, line: Mapping[str, int]) -> Collected:
-    """Return the trainable steps with their trajectory's advantage, and those left out by reason."""
-    discards: Counter[DiscardReason] = Counter()
-    usable = {
-        row.id: list(_usable_steps(row, lent, recipe=recipe, line=line, discards=discards)) for row in lent.trajectories
-    }
-    scored = [_score(row, usable[row.id], reward=lent.rewards[row.id]) for row in lent.trajectories]
-    advantages, baseline = compute_advantages(scored, recipe=recipe, baseline=baseline)
-    samples, distances = [], []
-    for trajectory_id, advantage in advantages.items():
-        if advantage == 0 and recipe.drop_without_signal:
-            discards[DiscardReason.NO_SIGNAL] += len(usable[trajectory_id])
-            continue
-        samples += [_sample(view, advantage=advantage) for view in usable[trajectory_id]]
-        distances += [line[view.row.version_id or ""] for view in usable[trajectory_id]]
-    return Collected(
-        samples=samples,
-        discards={reason.name.lower(): n for reason, n in discards.items()},
-        staleness=sum(distances) / max(1, len(distances)),
-        baseline=baseline,
-    )
-
-
-def _usable_steps(
-    trajectory: Trajectory,
-    lent: Lent,
-    *,
-    recipe: RecipeConfig,
-    line: Mapping[str, int],
-    discards: Counter[DiscardReason],
-) -> Iterator[StepView]:
-    """Yield the steps that may carry a gradient; count the others."""
-    for view in load_steps(trajectory, with_messages=False):
-        facts = _facts(view.row, lent, staleness=line.get(view.row.version_id or ""))
-        reason = discard_reason(facts, max_staleness=len(line), drops_cut_off=recipe.drop_cut_off)
-        if reason is None:
-            yield view
-        else:
-            discards[reason] += 1
-
-
-def _score(trajectory: Trajectory, views: Sequence[StepView], *, reward: float) -> Scored:
-    """A reward counts for the baseline even where no step is left to train on."""
-    lengths = [len(view.completion_ids) for view in views]
-    return Scored(
-        trajectory_id=trajectory.id,
-        reward=reward,
-        group=trajectory.group,
-        source=trajectory.agent_id,
-        n_tokens=sum(lengths),
-        longest=max(lengths, default=0),
-    )
-
-
-def _facts(step: Step, lent: Lent, *, staleness: int | None) -> StepFacts:
-    return StepFacts(
-        is_complete=step.status == ExchangeStatus.COMPLETE,
-        reward=lent.rewards[step.trajectory_id],
-        is_excluded=step.is_excluded,
-        is_side_call=step.side_call != SideCall.NONE,
-        is_already_trained=False,
-        is_text_only=not step.is_exact,
-        is_constrained=bool(step.constraints),
-        n_completion_tokens=step.n_completion_tokens,
-        temperature=step.temperature,
-        top_p=step.top_p,
-        top_k=step.top_k,
-        staleness=staleness,
-        is_cut_off=step.finish_reason == CUT_OFF,
-    )
-
-
-def _sample(view: StepView, *, advantage: float) -> TrainSample:
-    return TrainSample(
-        step_id=view.row.id,
-        trajectory_id=view.row.trajectory_id,
-        prompt_ids=tuple(view.prompt_ids),
-        completion_ids=tuple(view.completion_ids),
-        logprobs=tuple(view.logprobs),
-        advantage=advantage,
-        temperature=view.row.temperature,
-    )
-
-
-def choose_probe(samples: Sequence[TrainSample]) -> Probe:
-    """Return real tokens on which trainer and engine must agree afterwards: the shortest sample, cut."""
-    shortest = min(samples, key=lambda sample: len(sample.prompt_ids) + len(sample.completion_ids))
-    return Probe(token_ids=(shortest.prompt_ids + shortest.completion_ids)[:PROBE_TOKENS])
-
-
 @transaction.atomic
 def acknowledge_step(attempt: Attempt, event: TrainerEvent) -> int:
     """Take over a finished step: batch used up, baseline and metrics stored, version published. Returns the steps done.
@@ -266,19 +201,11 @@ def acknowledge_step(attempt: Attempt, event: TrainerEvent) -> int:
     run = lock_attempt(attempt)
     if event.step <= run.steps_done:
         return run.steps_done
-    if event.step != run.steps_done + 1 or event.adapter is None or event.probe is None:
+    if event.step != run.steps_done + 1:
         raise Conflict(f"the trainer reports step {event.step}, but step {run.steps_done + 1} is next")
     batch = _take_batch(run, step=event.step)
     n_trajectories = batch.entries.filter(is_active=True).count()
-    version = publish_version(
-        policy=run.policy,
-        parent=current_version(run),
-        adapter_path=event.adapter.path,
-        sha256=event.adapter.sha256,
-        lineage={"run_id": run.id, "step": event.step, "n_trajectories": n_trajectories},
-        probe=event.probe,
-        goes_live=read_recipe(run.recipe).promote,
-    )
+    version = _publish(run, event, n_trajectories=n_trajectories)
     batch.state, batch.trained_at, batch.version = BatchState.TRAINED, timezone.now(), version
     batch.save(update_fields=["state", "trained_at", "version"])
     Metric.objects.create(
@@ -286,11 +213,28 @@ def acknowledge_step(attempt: Attempt, event: TrainerEvent) -> int:
     )
     run.baseline, run.steps_done = batch.baseline_after, event.step
     run.save(update_fields=["baseline", "steps_done"])
-    record_run_event(
-        run, "step.done", f"step {event.step} of {run.n_steps} is trained; it made version {version.number}"
-    )
+    made = f"it made version {version.number}" if version else f"the reward model so far: {adapter_dir(event.step)}"
+    record_run_event(run, "step.done", f"step {event.step} of {run.n_steps} is trained; {made}")
     _warn_of_gap(run, event)
     return run.steps_done
+
+
+def _publish(run: Run, event: TrainerEvent, *, n_trajectories: int) -> Version | None:
+    """Make a version of what the step trained, if that is a policy."""
+    recipe = read_recipe(run.recipe)
+    if not recipe.makes_versions:
+        return None
+    if event.adapter is None or event.probe is None:
+        raise Conflict(f"the trainer reports step {event.step} without an adapter, or without log-probs to check it by")
+    return publish_version(
+        policy=run.policy,
+        parent=current_version(run),
+        adapter_path=event.adapter.path,
+        sha256=event.adapter.sha256,
+        lineage={"run_id": run.id, "step": event.step, "n_trajectories": n_trajectories},
+        probe=event.probe,
+        goes_live=bool(recipe.promote),
+    )
 
 
 def _warn_of_gap(run: Run, event: TrainerEvent) -> None:
@@ -324,7 +268,7 @@ def _take_batch(run: Run, *, step: int) -> Batch:
 def _values(event: TrainerEvent, batch: Batch, *, n_trajectories: int) -> dict[str, float]:
     return {
         **event.metrics,
-        "reward_mean": batch.reward_mean,
+        **({} if batch.reward_mean is None else {"reward_mean": batch.reward_mean}),
         "staleness_mean": batch.staleness_mean,
         "trajectories": n_trajectories,
         "discards": sum(batch.discards.values()),

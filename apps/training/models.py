@@ -127,7 +127,7 @@ class Batch(models.Model):
     step = models.PositiveIntegerField()
     state = models.CharField(max_length=10, choices=BatchState.choices, default=BatchState.LEASED)
     baseline_after = models.JSONField(default=dict)
-    reward_mean = models.FloatField()
+    reward_mean = models.FloatField(null=True)  # None: nothing in it has a reward, only corrections
     staleness_mean = models.FloatField(default=0)  # versions between the one that spoke and the one in training
     n_samples = models.PositiveIntegerField()
     discards = models.JSONField(default=dict)  # reason → number of trajectories or steps left out
@@ -155,14 +155,18 @@ class BatchTrajectory(models.Model):
     batch = models.ForeignKey(Batch, on_delete=models.CASCADE, related_name="entries")
     policy = models.ForeignKey(Policy, on_delete=models.CASCADE, related_name="+")
     trajectory = models.ForeignKey(Trajectory, on_delete=models.CASCADE, related_name="batch_entries")
-    reward = models.FloatField()
+    reward = models.FloatField(null=True)  # None: it was lent for a correction
+    facts = models.JSONField(default=dict)  # collecting.Facts: what else was known of it when it was lent
+    use = models.CharField(max_length=80, blank=True)  # "": from its reward; from labels "<run>/<uses in it before>"
     is_active = models.BooleanField(default=True)  # False once the batch was released
 
     class Meta:
         verbose_name_plural = "batch trajectories"
         constraints = [
             models.UniqueConstraint(
-                fields=["policy", "trajectory"], condition=models.Q(is_active=True), name="trajectory_is_trained_once"
+                fields=["policy", "trajectory", "use"],
+                condition=models.Q(is_active=True),
+                name="trajectory_is_trained_once",
             ),
         ]
 

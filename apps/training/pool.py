@@ -19,6 +19,8 @@ REASONS: Mapping[str, str] = {
     "used": "trained on before",
     "untrainable": "without a step to train on (tokens not exact, not sampled freely, kept out, side calls)",
     "stale": "spoken by versions that are too old or from another line",
+    "rejected": "not rewarded enough, and not corrected",
+    "alone": "with no other rewarded try at their prompt, and not corrected",
 }
 
 
@@ -62,7 +64,7 @@ class Pool:
         return {row["readiness"]: row["n"] for row in rows.annotate(n=Count("pk"))}
 
     def _uses(self) -> QuerySet[BatchTrajectory]:
-        return BatchTrajectory.objects.filter(trajectory=OuterRef("pk"), policy=self.policy, is_active=True)
+        return BatchTrajectory.objects.filter(trajectory=OuterRef("pk"), policy=self.policy, use="", is_active=True)
 
     def _fresh_steps(self) -> QuerySet[Step]:
         return trainable_steps().filter(trajectory=OuterRef("pk"), version__in=list(self.line))

@@ -12,10 +12,47 @@ from pydantic import Field, ValidationError, model_validator
 from apps.core.errors import InvalidInput
 from apps.training.resources import ResourceConfig
 
+Default = float | str | None  # None: off
 GROUPS = {"group_size": 4}
+BETA = {"beta": 0.1}
+POLICY_GRADIENT = "policy_gradient"
+SFT = "sft"
+PREFERENCE = "preference"
+UNPAIRED = "unpaired"
+REWARD_MODEL = "reward_model"
+PAIRED = (PREFERENCE, REWARD_MODEL)  # what learns from pairs
+LABELS: Mapping[str, Default] = {"learning_rate": 1e-4, "epochs": 1, "promote": True}
 
-# Choice by choice, the settings that mean something with it and their defaults.
-OWN_SETTINGS: Mapping[str, Mapping[str, Mapping[str, float]]] = {
+# Axis by axis and choice by choice, the settings that mean something with it and their defaults. The algorithm comes
+# first: the other axes are settings of its own.
+OWN_SETTINGS: Mapping[str, Mapping[str, Mapping[str, Default]]] = {
+    "algorithm": {
+        POLICY_GRADIENT: {
+            "estimator": "ema",
+            "credit": "trajectory",
+            "loss": "ppo",
+            "aggregation": "token_mean",
+            "correction": "none",
+            "kl": "none",
+            "overlong_tokens": None,
+            "overlong_window": None,
+            "min_ess": None,
+            "drop_without_signal": True,
+            "max_staleness": 4,
+            "learning_rate": 5e-4,
+            "promote": True,
+        },
+        SFT: {
+            **LABELS,
+            "loss": "cross_entropy",
+            "aggregation": "token_mean",
+            "good_above": 0.5,
+            "learning_rate": 5e-4,
+        },
+        PREFERENCE: {**LABELS, "loss": "dpo", "min_gap": 0.1},
+        UNPAIRED: {**LABELS, "loss": "kto", "good_above": 0.5},
+        REWARD_MODEL: {"loss": "bradley_terry", "min_gap": 0.1, "learning_rate": 1e-4, "epochs": 1},
+    },
     "estimator": {
         "ema": {"ema_decay": 0.95, "ema_prior": 16},
         "batch": {},
@@ -26,6 +63,7 @@ OWN_SETTINGS: Mapping[str, Mapping[str, Mapping[str, float]]] = {
         "dr_grpo": GROUPS,
         "maxrl": GROUPS,
     },
+    "credit": {"trajectory": {}, "step": {"turn_discount": 1.0}},
     "loss": {
         "ppo": {"clip_low": 0.2, "clip_high": 0.28},
         "dual_clip": {"clip_low": 0.2, "clip_high": 0.2, "dual_clip": 3.0},
@@ -33,6 +71,14 @@ OWN_SETTINGS: Mapping[str, Mapping[str, Mapping[str, float]]] = {
         "cispo": {"ratio_cap": 5.0},
         "sapo": {"tau_positive": 1.0, "tau_negative": 1.05},
         "dppo_tv": {"divergence_cap": 0.2},
+        "cross_entropy": {},
+        "dpo": BETA,
+        "robust_dpo": {**BETA, "label_noise": 0.1},
+        "ipo": BETA,
+        "kto": {**BETA, "good_weight": 1.0, "bad_weight": 1.0},
+        "apo_zero": {**BETA, "good_weight": 1.0, "bad_weight": 1.0},
+        "bco": {**BETA, "good_weight": 1.0, "bad_weight": 1.0},
+        "bradley_terry": {},
     },
     "aggregation": {"token_mean": {}, "sequence_mean": {}, "rollout_mean": {}, "constant": {"constant_tokens": 1024}},
     "correction": {
@@ -52,18 +98,48 @@ OWN_SETTINGS: Mapping[str, Mapping[str, Mapping[str, float]]] = {
         "k3_loss": {"kl_coefficient": 0.01},
     },
 }
+OWNED = frozenset(name for choices in OWN_SETTINGS.values() for own in choices.values() for name in own)
+LOSSES: Mapping[str, tuple[str, ...]] = {
+    POLICY_GRADIENT: ("ppo", "dual_clip", "gspo", "cispo", "sapo", "dppo_tv"),
+    SFT: ("cross_entropy",),
+    PREFERENCE: ("dpo", "robust_dpo", "ipo"),
+    UNPAIRED: ("kto", "apo_zero", "bco"),
+    REWARD_MODEL: ("bradley_terry",),
+}
+
+
+def default_settings(chosen: Mapping[str, Any]) -> dict[str, Default]:
+    """Return every setting that means something with the choices made and those that follow, with its default."""
+    found: dict[str, Default] = {"algorithm": POLICY_GRADIENT}
+    for axis, choices in OWN_SETTINGS.items():
+        choice = chosen.get(axis) or found.get(axis)
+        found |= choices.get(choice, {}) if isinstance(choice, str) else {}
+    return found
 
 
 class RecipeConfig(ResourceConfig):
-    """Policy gradient on fresh rewarded trajectories, and how the run is run."""
+    """How a run learns and from what, and how it is run."""
 
-    algorithm: Literal["policy_gradient"] = "policy_gradient"
-    estimator: Literal["ema", "batch", "reinforce_pp", "reinforce_pp_baseline", "rloo", "grpo", "dr_grpo", "maxrl"] = (
-        Field(
-            default="ema",
-            description="What a reward is compared with. ema, batch and reinforce_pp suit live traffic, where every "
-            "prompt occurs once; the others compare the tries at one prompt.",
-        )
+    algorithm: Literal["policy_gradient", "sft", "preference", "unpaired", "reward_model"] = Field(
+        default="policy_gradient",
+        description="policy_gradient: from the rewards of fresh answers. The others learn from labels of any age. sft: "
+        "to speak as accepted and corrected answers do. preference: from better and worse tries at one prompt, and "
+        "from corrections. unpaired: from single verdicts, good or bad. reward_model: a model that judges, from pairs.",
+    )
+    estimator: (
+        Literal["ema", "batch", "reinforce_pp", "reinforce_pp_baseline", "rloo", "grpo", "dr_grpo", "maxrl"] | None
+    ) = Field(
+        default=None,
+        description="What a reward is compared with. ema (the usual one), batch and reinforce_pp suit live traffic, "
+        "where every prompt occurs once; the others compare the tries at one prompt.",
+    )
+    credit: Literal["trajectory", "step"] | None = Field(
+        default=None,
+        description="What a reward is given to: all steps of its trajectory alike (the usual one), or each step by "
+        "what came of it.",
+    )
+    turn_discount: float | None = Field(
+        default=None, gt=0, le=1, description="With credit by step: what a reward is worth one turn earlier."
     )
     ema_decay: float | None = Field(
         default=None, ge=0, lt=1, description="With ema: how much of the mean stays after each trajectory."
@@ -82,10 +158,49 @@ class RecipeConfig(ResourceConfig):
         default=None, ge=1, le=2**20, description="So many tokens before that the cost begins, and grows evenly."
     )
     drop_cut_off: bool = Field(default=False, description="Leave out answers that were cut off at the token limit.")
-    drop_without_signal: bool = Field(
-        default=True, description="Leave out trajectories whose advantage is zero, so that they thin out no mean."
+    drop_without_signal: bool | None = Field(
+        default=None, description="Leave out trajectories whose advantage is zero, so that they thin out no mean."
     )
-    loss: Literal["ppo", "dual_clip", "gspo", "cispo", "sapo", "dppo_tv"] = "ppo"
+    good_above: float | None = Field(
+        default=None, ge=-1, lt=1, description="With labels: answers whose reward is above this are accepted."
+    )
+    min_gap: float | None = Field(
+        default=None, gt=0, le=2, description="With pairs: how far apart the rewards of two tries must be."
+    )
+    epochs: int | None = Field(
+        default=None, ge=1, le=1000, description="With labels: how often a run goes over what it has."
+    )
+    loss: (
+        Literal[
+            "ppo",
+            "dual_clip",
+            "gspo",
+            "cispo",
+            "sapo",
+            "dppo_tv",
+            "cross_entropy",
+            "dpo",
+            "robust_dpo",
+            "ipo",
+            "kto",
+            "apo_zero",
+            "bco",
+            "bradley_terry",
+        ]
+        | None
+    ) = Field(
+        default=None,
+        description="What is made small. Unless chosen: ppo for policy_gradient, cross_entropy for sft, dpo for "
+        "preference, kto for unpaired, bradley_terry for reward_model.",
+    )
+    beta: float | None = Field(
+        default=None, gt=0, le=10, description="With preferences: how dear it is to move away from the base model."
+    )
+    label_noise: float | None = Field(
+        default=None, ge=0, lt=0.5, description="With robust_dpo: the share of preferences that are wrong."
+    )
+    good_weight: float | None = Field(default=None, ge=0, le=100, description="What a good verdict weighs.")
+    bad_weight: float | None = Field(default=None, ge=0, le=100, description="What a bad verdict weighs.")
     clip_low: float | None = Field(default=None, gt=0, lt=1, description="How far below 1 a ratio has a gradient.")
     clip_high: float | None = Field(default=None, gt=0, le=10, description="How far above 1 a ratio has a gradient.")
     dual_clip: float | None = Field(default=None, gt=1, le=100, description="With dual_clip: the ceiling where A < 0.")
@@ -95,21 +210,23 @@ class RecipeConfig(ResourceConfig):
     divergence_cap: float | None = Field(
         default=None, gt=0, le=1, description="With dppo_tv: how far a token's probability may move."
     )
-    aggregation: Literal["token_mean", "sequence_mean", "rollout_mean", "constant"] = "token_mean"
+    aggregation: Literal["token_mean", "sequence_mean", "rollout_mean", "constant"] | None = Field(
+        default=None, description="What counts alike in a mean: every token, unless chosen."
+    )
     constant_tokens: int | None = Field(
         default=None, ge=1, le=2**20, description="With constant: each answer counts as if it were so long."
     )
-    correction: Literal["none", "decoupled", "tis", "tis_sequence", "icepop", "mis", "geometric", "negative_mask"] = (
-        Field(
-            default="none",
-            description="What becomes of tokens that an older policy, or an engine that computes otherwise, sampled.",
-        )
+    correction: (
+        Literal["none", "decoupled", "tis", "tis_sequence", "icepop", "mis", "geometric", "negative_mask"] | None
+    ) = Field(
+        default=None,
+        description="What becomes of tokens that an older policy, or an engine that computes otherwise, sampled.",
     )
     weight_low: float | None = Field(default=None, gt=0, le=1, description="The smallest importance weight kept.")
     weight_high: float | None = Field(default=None, ge=1, le=1000, description="The largest importance weight.")
     drift_cap: float | None = Field(default=None, gt=0, le=100, description="With negative_mask: nats a token.")
-    kl: Literal["none", "k1_reward", "k2_loss", "k3_loss"] = Field(
-        default="none", description="Whether moving away from the base model costs, and how that is estimated."
+    kl: Literal["none", "k1_reward", "k2_loss", "k3_loss"] | None = Field(
+        default=None, description="Whether moving away from the base model costs, and how that is estimated."
     )
     kl_coefficient: float | None = Field(default=None, gt=0, le=10)
     min_ess: float | None = Field(
@@ -123,29 +240,34 @@ class RecipeConfig(ResourceConfig):
     minibatch_samples: int = Field(
         default=16, ge=1, le=4096, description="Model calls in one optimizer step, about: trajectories stay whole."
     )
-    learning_rate: float = Field(default=5e-4, gt=0, le=0.1)
+    learning_rate: float | None = Field(
+        default=None, gt=0, le=0.1, description="5e-4 for policy_gradient and sft, 1e-4 for the others, unless chosen."
+    )
     max_grad_norm: float = Field(default=1.0, gt=0)
-    max_staleness: int = Field(default=4, ge=0, le=1000, description="Versions a step may lie behind.")
+    max_staleness: int | None = Field(
+        default=None, ge=0, le=1000, description="With policy_gradient: versions a step may lie behind."
+    )
     wait_for_data_s: float = Field(default=600, gt=0, le=7 * 86_400, description="Without a batch for so long: fail.")
-    promote: bool = Field(default=True, description="Each version that passes its check goes live.")
+    promote: bool | None = Field(default=None, description="Each version that passes its check goes live.")
     seed: int = Field(default=0, ge=0, lt=2**31)
 
     @model_validator(mode="before")
     @classmethod
     def fill_own_settings(cls, data: Any) -> Any:
-        """Give each choice its own settings where none are given."""
+        """Give each choice its own settings where none are given; the algorithm's first, which chooses further."""
         if not isinstance(data, dict):
             return data
-        filled = dict(data)
-        for axis, choices in OWN_SETTINGS.items():
-            chosen = data.get(axis, cls.model_fields[axis].default)
-            own = choices.get(chosen, {}) if isinstance(chosen, str) else {}
-            filled |= {name: value for name, value in own.items() if data.get(name) is None}
-        return filled
+        given = {name: value for name, value in data.items() if value is not None}
+        return default_settings(given) | given
 
     @model_validator(mode="after")
     def check_combination(self) -> Self:
         """Refuse settings that would be ignored or cannot be served."""
+        if self.algorithm == REWARD_MODEL and self.tuning != "lora":
+            raise ValueError("a reward model is trained with the tuning lora only")
+        if self.loss not in LOSSES[self.algorithm]:
+            fitting = " or ".join(LOSSES[self.algorithm])
+            raise ValueError(f"loss {self.loss} is none of the algorithm {self.algorithm}; choose {fitting}")
         for axis in OWN_SETTINGS:
             self._refuse_what_is_ignored(axis)
         if (self.overlong_tokens is None) != (self.overlong_window is None):
@@ -163,13 +285,22 @@ class RecipeConfig(ResourceConfig):
 
     def _refuse_what_is_ignored(self, axis: str) -> None:
         choices, chosen = OWN_SETTINGS[axis], getattr(self, axis)
-        others = {name for settings in choices.values() for name in settings} - choices[chosen].keys()
+        others = {name for settings in choices.values() for name in settings} - choices.get(chosen, {}).keys()
         for name in sorted(others):
             if getattr(self, name) is not None:
                 fitting = [choice for choice, settings in choices.items() if name in settings]
-                raise ValueError(
-                    f"{name} has no effect with the {axis} {chosen}; leave it out, or choose {' or '.join(fitting)}"
-                )
+                at = f"the {axis} {chosen}" if chosen is not None else f"the algorithm {self.algorithm}"
+                raise ValueError(f"{name} has no effect with {at}; leave it out, or choose {' or '.join(fitting)}")
+
+    @property
+    def makes_versions(self) -> bool:
+        """Say whether what it trains speaks: a reward model is no version of the policy."""
+        return self.algorithm != REWARD_MODEL
+
+    @property
+    def learns_from_labels(self) -> bool:
+        """Say whether it learns from labels of any age, rather than from the rewards of fresh answers."""
+        return self.algorithm != POLICY_GRADIENT
 
     def own(self, name: str) -> float:
         """Return a setting of the choices made. Raises ValueError if it is not one of theirs."""

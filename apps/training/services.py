@@ -13,16 +13,19 @@ from apps.core.contracts.tasks import TRAIN_RUN
 from apps.core.errors import Conflict, InvalidInput
 from apps.core.jobs import queue_task
 from apps.core.texts import is_storable
+from apps.feedback.preferences.models import Preference
 from apps.registry.models import Alias, AliasName, Policy, Version
 from apps.training.attempts import RESUMED, move_run
 from apps.training.estimators import BaselineState, Scored, are_all_zero, compute_advantages
 from apps.training.history import record_run_event
 from apps.training.hosts import check_hosts
-from apps.training.leases import whole_groups
+from apps.training.label_pool import LabelPool
+from apps.training.leases import view_pool, whole_groups
 from apps.training.models import ACTIVE_STATES, Run, RunState
-from apps.training.pool import READY, Pool, describe_counts, trace_line
-from apps.training.recipes import RecipeConfig, read_recipe
+from apps.training.pool import READY, Pool, describe_counts
+from apps.training.recipes import UNPAIRED, RecipeConfig, read_recipe
 from apps.training.selection import Selection, read_selection
+from apps.trajectories.models import Trajectory
 
 PREVIEW = 2000  # trajectories looked at before a launch
 
@@ -53,8 +56,7 @@ def launch_run(
         return known
     policy, live = _find_live(project)
     _refuse_second_run(project)
-    pool = Pool(policy=policy, selection=chosen, line=trace_line(live, max_staleness=config.max_staleness))
-    check_worth(pool, config)
+    check_worth(view_pool(version=live, selection=chosen, recipe=config), config)
     run = Run.objects.create(
         project=project,
         policy=policy,
@@ -98,7 +100,9 @@ def _check_texts(*, name: str, idempotency_key: str) -> None:
 
 def _find_live(project: Project) -> tuple[Policy, Version]:
     live = (
-        Alias.objects.select_related("policy", "version").filter(policy__project=project, name=AliasName.LIVE).first()
+        Alias.objects.select_related("policy", "version__policy")
+        .filter(policy__project=project, name=AliasName.LIVE)
+        .first()
     )
     if live is None:
         raise Conflict(f"the project {project.slug} has no policy yet, so there is nothing to train")
@@ -113,12 +117,33 @@ def _refuse_second_run(project: Project) -> None:
         )
 
 
-def check_worth(pool: Pool, recipe: RecipeConfig) -> None:
+def check_worth(pool: Pool | LabelPool, recipe: RecipeConfig) -> None:
     """Raise InvalidInput when the pool, as it is now, would teach nothing: empty, no group, or all advantages zero."""
     ready = list(pool.ready()[:PREVIEW])
     if not ready:
         words = describe_counts(pool.count_by_readiness())
         raise InvalidInput(f"nothing is ready to train on: {words}", field="selection")
+    if not recipe.learns_from_labels:
+        _check_advantages(ready, recipe)
+    if recipe.algorithm == UNPAIRED:
+        _check_verdicts(ready, recipe)
+
+
+def _check_verdicts(ready: list[Trajectory], recipe: RecipeConfig) -> None:
+    """Raise InvalidInput when all are good or all are bad; a correction brings both kinds with it."""
+    bound = recipe.own("good_above")
+    verdicts = {row.reward > bound for row in ready if row.reward is not None}
+    if len(verdicts) == 2 or Preference.objects.corrections().filter(trajectory__in=ready).exists():
+        return
+    kind = "good" if verdicts == {True} else "bad"
+    raise InvalidInput(
+        f"all {len(ready)} ready trajectories are {kind} (good is a reward above {bound:g}), and there is nothing to "
+        "tell them from; label others, move good_above, or choose sft",
+        field="recipe.good_above",
+    )
+
+
+def _check_advantages(ready: list[Trajectory], recipe: RecipeConfig) -> None:
     if recipe.group_size:
         groups = whole_groups([row for row in ready if row.group], group_size=recipe.group_size)
         ready = [row for group in groups for row in group]
@@ -128,6 +153,8 @@ def check_worth(pool: Pool, recipe: RecipeConfig) -> None:
                 "replay prompts in groups, or choose an estimator that needs none, as ema",
                 field="recipe.estimator",
             )
+    if recipe.credit == "step":
+        return  # of trajectories that are worth the same, steps may differ
     scored = [
         Scored(trajectory_id=row.id, reward=row.reward or 0.0, group=row.group, source=row.agent_id) for row in ready
     ]
@@ -185,6 +212,5 @@ def _lock(run: Run) -> Run:
 
 def preview_readiness(*, project: Project, selection: Selection, recipe: RecipeConfig) -> dict[str, int]:
     """Return how many trajectories are ready and, by reason, how many are not, for the form that launches a run."""
-    policy, live = _find_live(project)
-    line = trace_line(live, max_staleness=recipe.max_staleness)
-    return {READY: 0} | Pool(policy=policy, selection=selection, line=line).count_by_readiness()
+    _, live = _find_live(project)
+    return {READY: 0} | view_pool(version=live, selection=selection, recipe=recipe).count_by_readiness()

@@ -6,6 +6,7 @@ same batch in the same way, and so does a run that was resumed. How samples shar
 
 import math
 import random
+from collections import Counter
 from collections.abc import Sequence
 
 from apps.core.contracts.training import TrainBatch, TrainSample
@@ -14,10 +15,7 @@ from worker.trainer.errors import BatchError
 
 def check_batch(batch: TrainBatch, *, step: int, vocab_size: int, max_length: int) -> None:
     """Raise BatchError, naming the sample, if training on `batch` would be meaningless or wrong."""
-    if batch.step != step:
-        raise BatchError(f"Expected the batch of step {step}, got the one of step {batch.step}.")
-    if not batch.samples:
-        raise BatchError(f"The batch of step {step} is empty: nothing was selected to train on.")
+    _check_step(batch, step=step, n_answers=len(batch.samples))
     for sample in batch.samples:
         _check_sample(sample, vocab_size=vocab_size, max_length=max_length)
     if all(sample.advantage == 0 for sample in batch.samples):
@@ -28,6 +26,37 @@ def check_batch(batch: TrainBatch, *, step: int, vocab_size: int, max_length: in
     _check_probe(batch.probe.token_ids, vocab_size=vocab_size, max_length=max_length)
 
 
+def check_judged(batch: TrainBatch, *, step: int, vocab_size: int, max_length: int) -> None:
+    """Raise BatchError, naming the answer, if learning from what was judged would be meaningless or wrong."""
+    answers = [answer for each in batch.judged for answer in each.answers]
+    _check_step(batch, step=step, n_answers=len(answers))
+    for answer in answers:
+        where, ids = f"Answer {answer.answer_id}", (*answer.prompt_ids, *answer.completion_ids)
+        if not answer.prompt_ids or not answer.completion_ids:
+            raise BatchError(f"{where} has an empty prompt or completion.")
+        _check_ids(where, ids, vocab_size=vocab_size, max_length=max_length)
+    sides = Counter((each.pair, each.is_good) for each in batch.judged if each.pair)
+    if any(sides[pair, True] != 1 or sides[pair, False] != 1 for pair, _ in sides):
+        raise BatchError(f"A pair in the batch of step {step} is not one good and one bad trajectory.")
+    _check_probe(batch.probe.token_ids, vocab_size=vocab_size, max_length=max_length)
+
+
+def _check_step(batch: TrainBatch, *, step: int, n_answers: int) -> None:
+    if batch.step != step:
+        raise BatchError(f"Expected the batch of step {step}, got the one of step {batch.step}.")
+    if not n_answers:
+        raise BatchError(f"The batch of step {step} is empty: nothing was selected to train on.")
+
+
+def _check_ids(where: str, ids: Sequence[int], *, vocab_size: int, max_length: int) -> None:
+    if len(ids) > max_length:
+        raise BatchError(f"{where} is longer than the model's {max_length} positions.")
+    if not _are_known(ids, vocab_size=vocab_size):
+        raise BatchError(
+            f"{where} holds token ids outside the model's vocabulary of {vocab_size}: another tokenizer's?"
+        )
+
+
 def _check_sample(sample: TrainSample, *, vocab_size: int, max_length: int) -> None:
     where = f"Sample {sample.step_id}"
     ids, logprobs = sample.completion_ids, sample.logprobs
@@ -35,12 +64,7 @@ def _check_sample(sample: TrainSample, *, vocab_size: int, max_length: int) -> N
         raise BatchError(f"{where} has an empty prompt or completion.")
     if len(ids) != len(logprobs):
         raise BatchError(f"{where} has {len(ids)} completion tokens but {len(logprobs)} log-probs.")
-    if len(sample.prompt_ids) + len(ids) > max_length:
-        raise BatchError(f"{where} is longer than the model's {max_length} positions.")
-    if not _are_known((*sample.prompt_ids, *ids), vocab_size=vocab_size):
-        raise BatchError(
-            f"{where} holds token ids outside the model's vocabulary of {vocab_size}: another tokenizer's?"
-        )
+    _check_ids(where, (*sample.prompt_ids, *ids), vocab_size=vocab_size, max_length=max_length)
     if not math.isfinite(sample.advantage) or not all(map(math.isfinite, logprobs)):
         raise BatchError(f"{where} has an advantage or log-prob that is not a finite number.")
     if any(logprob > 1e-3 for logprob in logprobs):

@@ -15,7 +15,7 @@ import torch
 from apps.core.contracts.codec import ContractError, decode
 from apps.core.contracts.training import AdapterFiles, TrainBatch, TrainJob, batch_file
 from worker.trainer.adapters import save_adapter
-from worker.trainer.batches import check_batch
+from worker.trainer.algorithms import find_algorithm
 from worker.trainer.checkpoints import (
     Checkpoint,
     Retention,
@@ -26,10 +26,10 @@ from worker.trainer.checkpoints import (
 )
 from worker.trainer.errors import BatchError
 from worker.trainer.events import EventLog, make_event
-from worker.trainer.model import Policy, build_engine, load_policy, max_length, vocab_size
+from worker.trainer.model import Policy, build_engine, max_length, vocab_size
 from worker.trainer.probe import answer_probe
 from worker.trainer.ranks import Ranks
-from worker.trainer.steps import train_step
+from worker.trainer.rendering import Renderer
 from worker.trainer.whole_weights import save_weights
 
 POLL_S = 0.25
@@ -37,7 +37,8 @@ POLL_S = 0.25
 
 def run_job(job: TrainJob, *, run_dir: Path, log: EventLog, ranks: Ranks) -> None:
     """Train to `job.n_steps`, from the newest checkpoint if there is one. Raises StopRequested or TrainerError."""
-    policy = load_policy(job)
+    algorithm, renderer = find_algorithm(job), Renderer(job.base_model_dir)
+    policy = algorithm.load(job)
     policy.register_forward_pre_hook(lambda *_: ranks.beat())
     engine = build_engine(policy, job)
     retention = Retention(n_last=job.keep_checkpoints, best=job.keep_best)
@@ -45,20 +46,21 @@ def run_job(job: TrainJob, *, run_dir: Path, log: EventLog, ranks: Ranks) -> Non
     told = {event.step: event for event in log.read() if event.kind == "step"}
     while step < job.n_steps:
         step += 1
-        batch = wait_for_batch(run_dir, step=step, ranks=ranks)
-        check_batch(batch, step=step, vocab_size=vocab_size(policy), max_length=max_length(policy))
+        batch = renderer.render_batch(wait_for_batch(run_dir, step=step, ranks=ranks))
+        algorithm.check(batch, step=step, vocab_size=vocab_size(policy), max_length=max_length(policy))
         draw_from(job.seed, step=step)
-        metrics = train_step(engine, batch, job=job, ranks=ranks)
+        metrics = algorithm.train(engine, batch, job=job, ranks=ranks)
         if batch.reward_mean is not None:
             metrics["reward_mean"] = batch.reward_mean
         event = told.get(step)
         if event is None:
-            probe = answer_probe(engine, batch.probe, device=ranks.device)
+            probe = answer_probe(engine, batch.probe, device=ranks.device) if algorithm.speaks else None
             adapter = save_version(policy, job=job, run_dir=run_dir, step=step, ranks=ranks)
             event = make_event("step", step=step, metrics=metrics, adapter=adapter, probe=probe)
         save_checkpoint(engine, run_dir=run_dir, event=event, retention=retention, ranks=ranks)
         if ranks.is_main and step not in told:
             log.append(event)
+    algorithm.finish(policy, job, run_dir=run_dir, ranks=ranks)
     if ranks.is_main:
         log.append(make_event("done", step=step))
 

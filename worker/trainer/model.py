@@ -34,6 +34,8 @@ class Policy(nn.Module):  # type: ignore[misc]  # torch is Any to the type check
         self.precision = precision
         self._load_reference = load_reference
         self._references: list[Any] = []  # in a list, since it is no part of what DeepSpeed shares out and saves
+        # Mean and number of the rewards that a loss on labels has seen; a buffer, so that checkpoints hold it.
+        self.register_buffer("level", torch.zeros(2, dtype=torch.float64))
 
     def forward(self, *, trie: Trie, targets: Targets) -> tuple[Tensor, Tensor]:
         """Return log-probs and entropies (N,) of `targets`, each at the temperature it was sampled at.
@@ -69,6 +71,14 @@ class Policy(nn.Module):  # type: ignore[misc]  # torch is Any to the type check
         finally:
             self.model = trained
 
+    def move_level(self, rewards: Tensor) -> float:
+        """Take rewards (J,) into their running mean, and return it."""
+        mean, count = self.level.tolist()
+        count += len(rewards)
+        mean += (float(rewards.sum()) - len(rewards) * mean) / count
+        self.level.copy_(torch.tensor([mean, count]))
+        return float(mean)
+
     def predict(self, input_ids: Tensor) -> tuple[Tensor, Tensor]:
         """Return the most likely token after each of input_ids (1, T) and its log-prob (nats, temperature 1): (T,)."""
         with self._autocast(input_ids.device.type):
@@ -96,13 +106,18 @@ class Policy(nn.Module):  # type: ignore[misc]  # torch is Any to the type check
 
 def load_policy(job: TrainJob) -> Policy:
     """Return the policy that the job starts from; a fresh adapter has no effect and is drawn from the job's seed."""
+    model = prepare_model(load_model(job), job)
+    return Policy(model, precision=job.precision, load_reference=lambda: load_base(job.base_model_dir))
+
+
+def prepare_model(model: Any, job: TrainJob) -> Any:
+    """Return the model ready to be trained as the job says. Raises TrainerError for a precision that there is not."""
     if job.precision not in ("bf16", "fp32"):
         raise TrainerError(f"Unknown precision {job.precision!r}: use bf16 or fp32.")
-    model = load_model(job)
     if job.gradient_checkpointing:
         # Not reentrant: the other way needs inputs that require gradients, which a frozen embedding has not.
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
-    return Policy(model, precision=job.precision, load_reference=lambda: load_base(job.base_model_dir))
+    return model
 
 
 def build_engine(policy: Policy, job: TrainJob) -> Any:

@@ -83,10 +83,10 @@ def _look_ahead(engine: Any, micro: MicroBatch, *, loss: LossSettings) -> Part:
     proximal, reference = micro.behaviour_logprobs, None
     with torch.no_grad():
         if needs_proximal(loss):
-            proximal, _ = _forward(engine, micro)
+            proximal, _ = forward(engine, micro)
         if loss.kl != "none":
             with engine.module.without_adapter():
-                reference, _ = _forward(engine, micro)
+                reference, _ = forward(engine, micro)
     advantages = micro.advantages
     if loss.kl == "k1_reward" and reference is not None:
         advantages = charge_divergence(micro, reference, coefficient=loss.kl_coefficient)
@@ -114,20 +114,17 @@ def optimizer_step(engine: Any, parts: Sequence[Part], *, job: TrainJob, ranks: 
     if not math.isfinite(float(sums.loss)):
         raise TrainerError("The loss is not a finite number (NaN or infinite): lower the learning rate.")
     scale = step_scale(sums, min_ess=job.loss.min_ess)
-    grad_norm = _apply(engine, job=job, scale=scale)
-    if not math.isfinite(grad_norm):
-        raise TrainerError("The gradient is not finite (NaN or infinite): lower the learning rate.")
-    return OptimizerStep(sums=sums, grad_norm=grad_norm, scale=scale)
+    return OptimizerStep(sums=sums, grad_norm=apply_gradient(engine, job=job, scale=scale), scale=scale)
 
 
-def _forward(engine: Any, micro: MicroBatch) -> tuple[Tensor, Tensor]:
+def forward(engine: Any, micro: MicroBatch) -> tuple[Tensor, Tensor]:
     """Return log-probs and entropies of the completion tokens; (N,) each."""
     logprobs, entropies = engine(trie=micro.trie, targets=micro.targets)
     return logprobs, entropies
 
 
 def _backward(engine: Any, part: Part, *, job: TrainJob, n_ranks: int) -> LossSums:
-    logprobs, entropies = _forward(engine, part.micro)
+    logprobs, entropies = forward(engine, part.micro)
     result = policy_loss(
         PolicyTokens(
             logprobs=logprobs,
@@ -150,17 +147,20 @@ def step_scale(sums: LossSums, *, min_ess: float) -> float:
     return min(1.0, effective_sample_size(sums) / min_ess) if min_ess else 1.0
 
 
-def _apply(engine: Any, *, job: TrainJob, scale: float) -> float:
-    """Clip, step, and return the gradient's norm before clipping."""
+def apply_gradient(engine: Any, *, job: TrainJob, scale: float = 1.0) -> float:
+    """Clip, step, and return the gradient's norm before clipping. Raises TrainerError when it is not finite."""
     for group in engine.optimizer.param_groups:
         group["lr"] = job.optimizer.learning_rate * scale
     if job.zero_stage > 0:
         engine.step()
-        return float(engine.get_global_grad_norm())
-    # Without ZeRO, DeepSpeed clips but forgets the norm.
-    norm = torch.nn.utils.clip_grad_norm_(engine.module.parameters(), job.optimizer.max_grad_norm)
-    engine.step()
-    return float(norm)
+        norm = float(engine.get_global_grad_norm())
+    else:
+        # Without ZeRO, DeepSpeed clips but forgets the norm.
+        norm = float(torch.nn.utils.clip_grad_norm_(engine.module.parameters(), job.optimizer.max_grad_norm))
+        engine.step()
+    if not math.isfinite(norm):
+        raise TrainerError("The gradient is not finite (NaN or infinite): lower the learning rate.")
+    return norm
 
 
 def _reduce(sums: LossSums, *, ranks: Ranks) -> LossSums:

@@ -27,15 +27,19 @@ def load_model(job: TrainJob) -> Any:
     return TUNINGS[job.tuning](job)
 
 
-def load_base(folder: str, *, quantization: BitsAndBytesConfig | None = None) -> Any:
-    """Return the model in `folder`, in fp32 or quantised, with attention over tries."""
+def load_base(
+    folder: str, *, kind: Any = AutoModelForCausalLM, quantization: BitsAndBytesConfig | None = None, **options: Any
+) -> Any:
+    """Return the model in `folder`, of one of transformers' automatic kinds, in fp32 or quantised, with attention over
+    tries."""
     try:
-        base = AutoModelForCausalLM.from_pretrained(
+        base = kind.from_pretrained(
             folder,
             dtype=torch.float32,
             local_files_only=True,
             attn_implementation=TRIE_ATTENTION,
             quantization_config=quantization,
+            **options,
         )
     except (OSError, ValueError) as error:
         raise TrainerError(f"The base model in {folder} cannot be loaded: {error}") from error

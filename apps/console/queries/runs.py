@@ -71,7 +71,16 @@ class Curve:
 
 CHARTS: tuple[tuple[str, str, str, str], ...] = (
     ("reward_mean", "Reward", "", "Mean reward of the batch"),
-    ("loss", "Loss", "", "Clipped policy-gradient loss"),
+    ("loss", "Loss", "", "What the recipe makes small"),
+    (
+        "accuracy",
+        "Accuracy",
+        "",
+        "Share of pairs, or of verdicts, that the policy agrees with more than the base model",
+    ),
+    ("margin", "Margin", "", "How much more the policy likes good answers than bad ones, measured from the base model"),
+    ("reward_good", "Liking of good ones", "", "Log-ratio of good answers to the base model, times beta"),
+    ("reward_bad", "Liking of bad ones", "", "The same of bad answers"),
     ("kl", "KL", "nats", "Distance from the policy that spoke (k3 estimate)"),
     ("ratio_mean", "Ratio, mean", "", "New over engine's probability; 1 means on-policy"),
     ("ratio_max", "Ratio, max", "", "The farthest token"),

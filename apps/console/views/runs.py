@@ -28,7 +28,7 @@ def new_run(page: Page) -> HttpResponse:
         page.require(Role.TRAINER)
         return _launch(page)
     source = page.request.GET.get("from")
-    form = RunForm.of_run(queries.find_run(page.project, source)) if source else RunForm.of_data(page.request.GET)
+    form = RunForm.of_run(queries.find_run(page.project, source)) if source else RunForm.of_choices(page.request.GET)
     return _render_form(page, form)
 
 

@@ -1,17 +1,21 @@
 """What the train task and the trainer process say to each other, through files in the run's folder.
 
 Layout: `job.json`, `inbox/batch-%06d.json`, `inbox/stop`, `events.jsonl`, `trainer.log`, `beats/rank-%03d`,
-`checkpoints/step-%06d/`, and what a step made: `adapters/step-%06d/` or `weights/step-%06d/`. Every file but the two
-logs and the beats appears by an atomic rename. Token ids and log-probs are the engine's own.
+`checkpoints/step-%06d/`, what a step made: `adapters/step-%06d/` or `weights/step-%06d/`, and `reward_model/` once a
+run that trains one has ended. Every file but the two logs and the beats appears by an atomic rename. Token ids and
+log-probs are the engine's own.
 """
 
 from dataclasses import dataclass, field
+
+from apps.core.contracts.labelled import Judged
 
 JOB_FILE = "job.json"
 EVENTS_FILE = "events.jsonl"
 LOG_FILE = "trainer.log"
 STOP_FILE = "inbox/stop"
 BEATS_DIR = "beats"
+REWARD_MODEL_DIR = "reward_model"
 
 
 def batch_file(step: int) -> str:
@@ -49,10 +53,10 @@ class LoraSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class LossSettings:
-    """The policy loss, how tokens are weighed in it, and how far it trusts what another policy sampled.
+    """The loss, how tokens are weighed in it, and how far it trusts what another policy sampled.
 
-    `kind`, `aggregation` and `correction` are keys of the tables in worker.trainer (losses, aggregation, corrections);
-    docs/recipes.md has their formulas. Each reads only the bounds that are its own
+    `kind`, `aggregation` and `correction` are keys of the tables in worker.trainer (losses and label_losses,
+    aggregation, corrections); docs/recipes.md has their formulas. Each reads only the bounds that are its own
     (apps.training.recipes.OWN_SETTINGS); the others keep their defaults here and mean nothing.
     """
 
@@ -73,6 +77,10 @@ class LossSettings:
     kl: str = "none"
     """"none", "k1_reward", "k2_loss" or "k3_loss": against the base model, which is the policy without its adapter."""
     kl_coefficient: float = 0.0
+    beta: float = 0.1
+    label_noise: float = 0.0
+    good_weight: float = 1.0
+    bad_weight: float = 1.0
     min_ess: float = 0.0
     """Below this effective sample size (a fraction) an optimizer step is shortened in proportion; 0: never."""
 
@@ -120,6 +128,8 @@ class TrainJob:
     seed: int
     device: str
     """"cpu" or "cuda"."""
+    algorithm: str = "policy_gradient"
+    """A key of `worker.trainer.algorithms.ALGORITHMS`: what is read of a batch, and which losses there are."""
     precision: str = "bf16"
     """"bf16": autocast over fp32 weights; "fp32": exact, for tests and comparisons."""
     tuning: str = "lora"
@@ -155,13 +165,17 @@ class TrainSample:
 
 @dataclass(frozen=True, kw_only=True)
 class TrainBatch:
-    """What one step of a run trains on. `step` counts from 1. The probe comes back with log-probs filled in."""
+    """What one step of a run trains on: `samples` by policy gradient, `judged` by the losses on labels.
+
+    `step` counts from 1. The probe comes back with log-probs filled in; one without tokens is the trainer's to choose.
+    """
 
     step: int
     samples: tuple[TrainSample, ...]
     probe: Probe
     reward_mean: float | None = None
     """Of the trajectories, where they have rewards: by it the best checkpoint may be kept."""
+    judged: tuple[Judged, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -187,9 +201,9 @@ class TrainerEvent:
 
     kind: "ready" (model loaded; `step` = last finished step, 0 on a fresh start; `message` tells of checkpoints that
     were passed over: the steps up to the newest event are then trained again, with the same batches and without an
-    event), "step" (step trained, checkpointed
-    and written as an adapter: `metrics`, `adapter`, `probe` are set), "done" (n_steps reached), "stopped" (asked to;
-    a checkpoint of the last finished step exists), "failed" (`message` says why, in words for a person).
+    event), "step" (step trained, checkpointed and written as an adapter: `metrics`, `adapter` and, but for a reward
+    model, `probe` are set), "done" (n_steps reached), "stopped" (asked to; a checkpoint of the last finished step
+    exists), "failed" (`message` says why, in words for a person).
     """
 
     kind: str

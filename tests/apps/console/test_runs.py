@@ -70,6 +70,41 @@ def test_a_wrong_setting_is_said_on_the_form_and_nothing_is_lost(
     assert not Run.objects.exists()
 
 
+def names_on(html: str) -> set[str]:
+    return {part.partition('"')[0] for part in html.split(' name="recipe.')[1:]}
+
+
+def test_the_form_shows_what_the_chosen_algorithm_uses_and_forgets_the_rest(
+    trainer_browser: Client, ready: list[Trajectory]
+) -> None:
+    usual = names_on(trainer_browser.get("/p/shop/runs/new").content.decode())
+    assert {"estimator", "ema_decay", "clip_low", "max_staleness"} < usual
+    assert not {"good_above", "beta", "epochs"} & usual
+    html = trainer_browser.get(
+        "/p/shop/runs/new", {"recipe.algorithm": "preference", "recipe.loss": "ipo", "recipe.ema_decay": "0.5"}
+    ).content.decode()
+    assert {"min_gap", "beta", "epochs", "loss"} < names_on(html)
+    assert not {"estimator", "ema_decay", "max_staleness", "good_above"} & names_on(html)
+    offered = html.split('name="recipe.loss"')[1].split("</select>")[0]
+    assert '<option value="">DPO</option>' in offered
+    assert '<option value="ipo" selected>' in offered
+    assert "ppo" not in offered
+    assert "ema_decay" not in html.split("curl")[1]
+
+
+def test_a_run_on_labels_is_launched_and_shown_with_its_settings(
+    trainer_browser: Client, ready: list[Trajectory]
+) -> None:
+    settings = form(**{"recipe.algorithm": "unpaired", "recipe.good_above": "0.4", "recipe.beta": ""})
+    place = trainer_browser.post("/p/shop/runs/new", settings)["Location"]
+    run = Run.objects.get()
+    assert (run.recipe["loss"], run.recipe["good_above"], run.recipe["beta"]) == ("kto", 0.4, 0.1)
+    html = trainer_browser.get(place).content.decode()
+    assert "good and bad answers (KTO and kin)" in html
+    assert "<dt>Good is a reward above</dt><dd>0.4" in html
+    assert "Staleness" not in html
+
+
 def test_the_form_offers_the_ranks_that_engines_serve(
     trainer_browser: Client, ready: list[Trajectory], settings: Settings
 ) -> None:

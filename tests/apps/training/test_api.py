@@ -53,6 +53,15 @@ def test_a_run_is_launched(manage_client: APIClient, two_ready: Ready) -> None:
     assert Run.objects.get().id == body["id"]
 
 
+def test_a_run_on_labels_is_launched(manage_client: APIClient, two_ready: Ready) -> None:
+    recipe = {"algorithm": "sft", "n_steps": 1, "trajectories_per_step": 1, "good_above": 0.2}
+    body = manage_client.post(RUNS, {"recipe": recipe}).json()
+    assert (body["recipe"]["loss"], body["recipe"]["estimator"], body["recipe"]["epochs"]) == ("cross_entropy", None, 1)
+    refused = manage_client.post(RUNS, {"recipe": {"algorithm": "sft", "max_staleness": 2}})
+    assert refused.status_code == 400
+    assert "max_staleness has no effect with the algorithm sft" in refused.json()["detail"]
+
+
 def test_a_person_names_the_project(client_of: ClientOf, trainer: User, two_ready: Ready) -> None:
     client = client_of(trainer)
     assert client.post(f"{RUNS}?project=shop", {"recipe": RECIPE}).status_code == 201

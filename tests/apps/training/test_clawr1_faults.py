@@ -175,6 +175,30 @@ class TestFault07:
         for sample in batch.samples:
             assert sample.advantage == pytest.approx(bad if sample.trajectory_id == rows[4].id else good)
 
+    @pytest.mark.parametrize("discount", [1.0, 0.5])
+    @pytest.mark.parametrize("recipe", [group_recipe(5), {"trajectories_per_step": 5}], ids=["group", "ema"])
+    def test_by_step_too_five_successes_teach_nothing(
+        self, launch: LaunchRun, add_trajectory: AddTrajectory, recipe: dict[str, Any], discount: float
+    ) -> None:
+        """Discounted, a first turn's return is half a last turn's, and neither is better or worse than another's."""
+        for _ in range(5):
+            add_trajectory(group="g", reward=1.0, steps=TWO_TURNS)
+        attempt = claim(launch(**recipe, credit="step", turn_discount=discount))
+        assert leases.lease_batch(attempt, step=1) is None
+
+    @pytest.mark.parametrize("discount", [1.0, 0.5])
+    def test_by_step_too_one_failure_has_the_right_sign_on_every_turn(
+        self, launch: LaunchRun, add_trajectory: AddTrajectory, discount: float
+    ) -> None:
+        rows = [add_trajectory(group="g", reward=reward, steps=TWO_TURNS) for reward in (1.0, 1.0, 1.0, 1.0, 0.0)]
+        batch = lease(launch, **group_recipe(5), credit="step", turn_discount=discount)
+        assert batch is not None
+        assert len(batch.samples) == 10
+        for sample in batch.samples:
+            is_last = len(sample.prompt_ids) == 6
+            expected = -1.0 if sample.trajectory_id == rows[4].id else 0.25
+            assert sample.advantage == pytest.approx(expected * (1.0 if is_last else discount))
+
 
 class TestFault08:
     """Batches are filled up with copies, and the copies train."""

@@ -18,6 +18,7 @@ from apps.training.estimators import (
     SourceMean,
     are_all_zero,
     compute_advantages,
+    compute_turn_advantages,
     overlong_penalty,
 )
 from apps.training.recipes import RecipeConfig
@@ -188,3 +189,42 @@ def test_a_reward_that_is_no_number_is_refused() -> None:
 
 def test_one_failure_in_five_is_told_from_the_rest() -> None:
     assert estimate("rloo", scored([1.0] * 4 + [0.0], ["a"] * 5)) == pytest.approx([0.25] * 4 + [-1.0])
+
+
+def turns_of(returns: Sequence[Sequence[float]]) -> dict[int, list[Scored]]:
+    """Trajectories t0, t1, … of one group, each with its turns' returns."""
+    longest = max(map(len, returns))
+    return {
+        turn: [
+            Scored(trajectory_id=f"t{number}", reward=values[turn], group="g")
+            for number, values in enumerate(returns)
+            if turn < len(values)
+        ]
+        for turn in range(longest)
+    }
+
+
+@pytest.mark.parametrize("estimator", ["ema", "batch", "rloo", "grpo", "reinforce_pp"])
+def test_turns_are_compared_with_the_same_turn_of_others(estimator: str) -> None:
+    """Discounted, first turns have lower returns than last ones; what all do alike has no advantage all the same."""
+    recipe = recipe_of(estimator, credit="step", turn_discount=0.5)
+    advantages, state = compute_turn_advantages(turns_of([(0.5, 1.0)] * 5), recipe=recipe, baseline=NEW)
+    assert len(advantages) == 10
+    assert are_all_zero(advantages.values())
+    again, _ = compute_turn_advantages(turns_of([(0.5, 1.0)] * 5), recipe=recipe, baseline=state)
+    assert are_all_zero(again.values())
+
+
+def test_turns_worked_by_hand() -> None:
+    recipe = recipe_of("rloo", credit="step")
+    advantages, _ = compute_turn_advantages(turns_of([(1.0, 1.0), (0.0, -1.0), (0.5,)]), recipe=recipe, baseline=NEW)
+    assert advantages == pytest.approx(
+        {(0, "t0"): 0.75, (0, "t1"): -0.75, (0, "t2"): 0.0, (1, "t0"): 2.0, (1, "t1"): -2.0}
+    )
+
+
+def test_the_moving_means_of_turns_survive_the_database() -> None:
+    recipe = recipe_of("ema", credit="step")
+    _, state = compute_turn_advantages(turns_of([(1.0, 0.5), (0.0, 0.25)]), recipe=recipe, baseline=NEW)
+    assert [state.turns[turn].mean for turn in ("0", "1")] == [0.5, 0.375]
+    assert BaselineState.of_json(json.loads(json.dumps(dataclasses.asdict(state)))) == state

@@ -3,6 +3,7 @@
 import threading
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from django.db import connection
@@ -10,12 +11,13 @@ from django.db import connection
 from apps.accounts.access import Caller
 from apps.core.contracts.training import TrainBatch, TrainerEvent
 from apps.core.errors import Conflict
+from apps.feedback.services import add_label
 from apps.registry.models import Version, VersionState
 from apps.registry.services import mark_failed, mark_ready
 from apps.training import attempts, leases, services
 from apps.training.fence import AttemptLost
 from apps.training.models import Attempt, Batch, BatchState, BatchTrajectory, Metric, Run, RunEvent, RunState
-from apps.trajectories.models import SideCall, Trajectory
+from apps.trajectories.models import SideCall, Step, Trajectory
 from tests.apps.training.conftest import AddTrajectory, LaunchRun, claim, finish_step
 
 Ready = list[Trajectory]
@@ -379,3 +381,52 @@ def test_rows_that_another_transaction_holds_are_passed_over(
     finally:
         may_go.set()
         thread.join()
+
+
+def advantages_of(batch: TrainBatch) -> dict[str, float]:
+    return {sample.step_id: sample.advantage for sample in batch.samples}
+
+
+THREE: list[dict[str, Any]] = [{"prompt_ids": [1, 2, 3, *range(10, 10 + n)]} for n in range(3)]
+
+
+def reward_steps(trajectory: Trajectory, *rewards: float | None) -> list[str]:
+    """Reward steps without touching the trajectory; returns their ids."""
+    steps = list(trajectory.steps.order_by("index"))
+    for step, reward in zip(steps, rewards, strict=True):
+        Step.objects.filter(pk=step.pk).update(reward=reward)
+    return [step.pk for step in steps]
+
+
+def test_credit_by_step_goes_to_what_led_to_a_reward(launch: LaunchRun, add_trajectory: AddTrajectory) -> None:
+    """Rewards of steps alone: what comes behind the last of them has no return, and missing is not zero."""
+    one, other = (add_trajectory(reward=reward, group="g", steps=THREE) for reward in (1.0, 0.0))
+    good = reward_steps(one, None, 1.0, None)
+    bad = reward_steps(other, None, -1.0, None)
+    recipe = {"estimator": "rloo", "group_size": 2, "credit": "step", "turn_discount": 0.5}
+    batch = lease(claim(launch(**recipe)))
+    assert advantages_of(batch) == pytest.approx({good[0]: 1.0, good[1]: 2.0, bad[0]: -1.0, bad[1]: -2.0})
+    assert Batch.objects.get().discards == {"no_reward": 2}
+
+
+def test_a_trajectorys_own_reward_comes_at_its_end(
+    launch: LaunchRun, add_trajectory: AddTrajectory, owner_caller: Caller
+) -> None:
+    one, other = (add_trajectory(reward=0.0, group="g", steps=THREE[:2]) for _ in range(2))
+    add_label(caller=owner_caller, trajectory=one, value=1.0)
+    add_label(caller=owner_caller, trajectory=one, step=one.steps.get(index=0), value=0.5)
+    add_label(caller=owner_caller, trajectory=other, value=0.0)
+    recipe = {"estimator": "rloo", "group_size": 2, "credit": "step"}
+    found = advantages_of(lease(claim(launch(**recipe))))
+    first, last = one.steps.order_by("index").values_list("id", flat=True)
+    assert (found[first], found[last]) == pytest.approx((1.5, 1.0))
+
+
+def test_credit_by_step_is_fed_again_unchanged(launch: LaunchRun, add_trajectory: AddTrajectory) -> None:
+    rows = [add_trajectory(reward=reward, group="g", steps=THREE) for reward in (1.0, 0.0)]
+    for row, reward in zip(rows, (1.0, -1.0), strict=True):
+        reward_steps(row, reward, None, None)
+    attempt = claim(launch(estimator="rloo", group_size=2, credit="step"))
+    before = lease(attempt)
+    reward_steps(rows[0], -1.0, -1.0, -1.0)
+    assert lease(attempt) == before

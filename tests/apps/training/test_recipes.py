@@ -8,7 +8,7 @@ import pytest
 
 from apps.core.errors import InvalidInput
 from apps.training.estimators import ESTIMATORS
-from apps.training.recipes import OWN_SETTINGS, RecipeConfig, read_recipe
+from apps.training.recipes import LOSSES, OWN_SETTINGS, RecipeConfig, read_recipe
 
 
 def test_nothing_chosen_is_the_recipe_for_live_traffic() -> None:
@@ -33,12 +33,19 @@ def test_what_is_stored_reads_back_the_same(chosen: dict[str, Any]) -> None:
         ({"estimator": "rloo", "ema_decay": 0.9}, "ema_decay has no effect"),
         ({"estimator": "ema", "group_size": 4}, "group_size has no effect"),
         ({"estimator": "rloo", "group_size": 5}, "multiple of group_size"),
-        ({"beta": 0.1}, "recipe.beta"),
+        ({"gamma": 0.1}, "recipe.gamma"),
+        ({"algorithm": "reward_model", "tuning": "qlora"}, "the tuning lora only"),
         ({"clip_high": 0.3, "loss": "cispo"}, "choose ppo or dual_clip or gspo"),
         ({"overlong_tokens": 100}, "only together"),
         ({"estimator": "maxrl", "overlong_tokens": 100, "overlong_window": 10}, "maxrl is defined for others"),
         ({"loss": "dppo_tv", "correction": "tis"}, "would count twice"),
         ({"loss": "sft"}, "recipe.loss"),
+        ({"loss": "dpo"}, "loss dpo is none of the algorithm policy_gradient"),
+        ({"algorithm": "sft", "ema_decay": 0.9}, "ema_decay has no effect with the algorithm sft"),
+        ({"algorithm": "sft", "estimator": "ema"}, "estimator has no effect with the algorithm sft"),
+        ({"algorithm": "unpaired", "aggregation": "token_mean"}, "aggregation has no effect with the algorithm unp"),
+        ({"epochs": 2}, "epochs has no effect with the algorithm policy_gradient"),
+        ({"algorithm": "preference", "label_noise": 0.1}, "label_noise has no effect with the loss dpo"),
         ({"min_ess": 2}, "recipe.min_ess"),
         ({"learning_rate": 0}, "recipe.learning_rate"),
         ({"learning_rate": float("inf")}, "recipe.learning_rate"),
@@ -68,23 +75,47 @@ def test_only_a_recipe_with_a_moving_mean_has_a_decay() -> None:
         RecipeConfig(estimator="rloo").own("ema_decay")
 
 
+OFF = {"overlong_tokens": 100, "overlong_window": 10, "min_ess": 0.5}  # values for what is off unless chosen
+
+
+def choose(axis: str, choice: str) -> dict[str, Any]:
+    """The choice, and the algorithm that has it."""
+    fitting = [name for name, losses in LOSSES.items() if axis != "loss" or choice in losses]
+    return {"algorithm": fitting[0], axis: choice}
+
+
 @pytest.mark.parametrize(("axis", "choice"), [(axis, choice) for axis in OWN_SETTINGS for choice in OWN_SETTINGS[axis]])
 def test_every_choice_comes_with_its_own_settings_and_refuses_the_others(axis: str, choice: str) -> None:
-    recipe = read_recipe({axis: choice})
+    chosen = choose(axis, choice)
+    recipe = read_recipe(chosen)
     own = OWN_SETTINGS[axis][choice]
     others = {name: value for settings in OWN_SETTINGS[axis].values() for name, value in settings.items()}
     assert {name: getattr(recipe, name) for name in own} == own
-    for name in others.keys() - own.keys():
+    for name in sorted(others.keys() - own.keys()):
         assert getattr(recipe, name) is None
         with pytest.raises(InvalidInput, match=f"{name} has no effect with the {axis} {choice}"):
-            read_recipe({axis: choice, name: others[name]})
+            read_recipe({**chosen, name: others[name] or OFF[name]})
+
+
+@pytest.mark.parametrize("algorithm", OWN_SETTINGS["algorithm"])
+def test_an_algorithm_has_losses_of_its_own_and_refuses_the_others(algorithm: str) -> None:
+    assert read_recipe({"algorithm": algorithm}).loss in LOSSES[algorithm]
+    for other in sorted(OWN_SETTINGS["loss"].keys() - set(LOSSES[algorithm])):
+        with pytest.raises(InvalidInput, match=f"loss {other} is none of the algorithm {algorithm}"):
+            read_recipe({"algorithm": algorithm, "loss": other})
 
 
 def test_every_choice_is_one_of_the_recipe_and_one_that_the_trainer_knows() -> None:
     """The trainer's tables cannot be imported without torch: test_tables in its environment holds the other half."""
     for axis, choices in OWN_SETTINGS.items():
-        assert set(get_args(RecipeConfig.model_fields[axis].annotation)) == choices.keys()
+        assert set(choices_of(RecipeConfig.model_fields[axis].annotation)) == choices.keys()
     assert OWN_SETTINGS["estimator"].keys() == {"ema", *ESTIMATORS}
+
+
+def choices_of(annotation: Any) -> tuple[str, ...]:
+    """The words of a literal, which may be optional."""
+    inner = next((part for part in get_args(annotation) if get_args(part)), annotation)
+    return get_args(inner)
 
 
 def test_recipes_and_advantages_load_neither_django_nor_torch() -> None:

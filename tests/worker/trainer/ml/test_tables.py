@@ -2,16 +2,21 @@
 
 import pytest
 
+from apps.training.recipes import LOSSES as CHOICES
 from apps.training.recipes import OWN_SETTINGS
 from worker.trainer.aggregation import WEIGHTS
+from worker.trainer.algorithms import ALGORITHMS
 from worker.trainer.corrections import CORRECTIONS
+from worker.trainer.label_losses import LABEL_LOSSES
+from worker.trainer.label_steps import CROSS_ENTROPY
 from worker.trainer.losses import KL_LOSSES, LOSSES
 
 
 @pytest.mark.parametrize(
     ("axis", "names"),
     [
-        ("loss", LOSSES.keys()),
+        ("algorithm", ALGORITHMS.keys()),
+        ("loss", {*LOSSES, *LABEL_LOSSES, CROSS_ENTROPY}),
         ("aggregation", WEIGHTS.keys()),
         ("correction", CORRECTIONS.keys()),
         ("kl", {"none", "k1_reward", *KL_LOSSES}),
@@ -19,3 +24,11 @@ from worker.trainer.losses import KL_LOSSES, LOSSES
 )
 def test_every_choice_is_one_that_the_trainer_knows(axis: str, names: set[str]) -> None:
     assert OWN_SETTINGS[axis].keys() == names
+
+
+def test_every_loss_is_offered_where_the_trainer_has_it() -> None:
+    assert CHOICES["policy_gradient"] == tuple(LOSSES)
+    assert {name for algorithm, names in CHOICES.items() if algorithm != "policy_gradient" for name in names} == {
+        *LABEL_LOSSES,
+        CROSS_ENTROPY,
+    }
