@@ -59,11 +59,12 @@ class Env(BaseSettings):
         default=("127.0.0.0/8", "::1/128"), alias="CLAW_CLAWR1_NETWORKS"
     )
     provider_hosts: Annotated[tuple[str, ...], NoDecode] = Field(default=(), alias="CLAW_PROVIDER_HOSTS")
+    webhook_hosts: Annotated[tuple[str, ...], NoDecode] = Field(default=(), alias="CLAW_WEBHOOK_HOSTS")
     database_url: str = Field(default="", alias="DATABASE_URL")
     redis_url: str = Field(default="", alias="REDIS_URL")
     engine_urls: Annotated[tuple[str, ...], NoDecode] = Field(default=(), alias="ENGINE_URLS")
 
-    @field_validator("provider_hosts", mode="before")
+    @field_validator("provider_hosts", "webhook_hosts", mode="before")
     @classmethod
     def split_hosts(cls, value: object) -> object:
         """Read a comma-separated list."""

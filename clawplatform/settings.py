@@ -14,6 +14,7 @@ from apps.core.contracts.tasks import (
     RESCUE_RUNS,
     ROUTES,
     TEND_BULK_JOBS,
+    TEND_GRADERS,
     TEND_QUEUES,
     TEND_TRANSFERS,
 )
@@ -54,6 +55,7 @@ INSTALLED_APPS = [
 ]
 
 MIDDLEWARE = [
+    "apps.core.loops.LoopMiddleware",
     "django.middleware.security.SecurityMiddleware",
     "whitenoise.middleware.WhiteNoiseMiddleware",
     "csp.middleware.CSPMiddleware",
@@ -108,6 +110,7 @@ CELERY_BEAT_SCHEDULE = {
     "close-idle-trajectories": {"task": CLOSE_IDLE_TRAJECTORIES, "schedule": 30.0, "options": {"expires": 30}},
     "rescue-runs": {"task": RESCUE_RUNS, "schedule": 15.0, "options": {"expires": 15}},
     "tend-bulk-jobs": {"task": TEND_BULK_JOBS, "schedule": 60.0, "options": {"expires": 60}},
+    "tend-graders": {"task": TEND_GRADERS, "schedule": 10.0, "options": {"expires": 10}},
     "tend-transfers": {"task": TEND_TRANSFERS, "schedule": 30.0, "options": {"expires": 30}},
     "tend-queues": {"task": TEND_QUEUES, "schedule": 60.0, "options": {"expires": 60}},
     "keep-months": {"task": KEEP_MONTHS, "schedule": 3600.0, "options": {"expires": 3600}},
@@ -185,6 +188,7 @@ SPECTACULAR_SETTINGS = {
         "JobState": "apps.trajectories.datasets.models.JobState",
         "RunState": "apps.training.models.RunState",
         "TrajectoryState": "apps.trajectories.models.TrajectoryState",
+        "WorkState": "apps.feedback.graders.models.WorkState",
         "VersionState": "apps.registry.models.VersionState",
     },
 }

@@ -94,6 +94,9 @@ class Label(models.Model):
     source = models.CharField(max_length=12, choices=Source.choices)
     author = models.ForeignKey(User, on_delete=models.SET_NULL, null=True, blank=True, related_name="+")
     key = models.ForeignKey(ApiKey, on_delete=models.SET_NULL, null=True, blank=True, related_name="+")
+    grader = models.ForeignKey(
+        "feedback.GraderVersion", on_delete=models.PROTECT, null=True, blank=True, related_name="labels"
+    )
     end_user = models.CharField(max_length=100, blank=True, default="", db_default="")  # as the app names them
     # Nothing is done when the successor goes, since both go at once, with their trajectory.
     superseded_by = models.OneToOneField(
@@ -128,6 +131,12 @@ class Label(models.Model):
                 name="label_span_lies_in_a_step",
             ),
             models.UniqueConstraint(
+                fields=["grader", "trajectory", "step", "field"],
+                condition=models.Q(superseded_by=None, is_undo=False, grader__isnull=False),
+                nulls_distinct=False,
+                name="grader_labels_a_target_once",
+            ),
+            models.UniqueConstraint(
                 fields=["project", "idempotency_key"],
                 condition=~models.Q(idempotency_key=""),
                 name="label_idempotency_key_is_unique",
@@ -144,5 +153,6 @@ class Label(models.Model):
         return self.span_start, self.span_end
 
 
-from apps.feedback.preferences import models as _preferences  # noqa: E402, F401 (Django looks for tables here)
+from apps.feedback.graders import models as _graders  # noqa: E402, F401 (Django looks for tables here)
+from apps.feedback.preferences import models as _preferences  # noqa: E402, F401
 from apps.feedback.queues import models as _queues  # noqa: E402, F401

@@ -5,17 +5,18 @@ Knows no HTTP; the arithmetic is in `scoring.py`, what a field takes in `score_s
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from django.db import IntegrityError, transaction
-from django.db.models import QuerySet
+from django.db.models import Q, QuerySet
 
 from apps.accounts.access import Caller
 from apps.accounts.models import Role
 from apps.core.errors import Conflict, Forbidden, InvalidInput, NotFound
 from apps.core.ids import is_id
 from apps.core.texts import NUL_OR_HALF, is_storable
+from apps.feedback.graders.models import GraderVersion
 from apps.feedback.models import Label, LabelQuerySet, Source
 from apps.feedback.rewards import recompute
 from apps.feedback.schemas import ProjectSchema, find_schema
@@ -48,20 +49,28 @@ class Answer:
 
 @dataclass(frozen=True, kw_only=True)
 class Author:
-    """Who speaks: a person or a key, as one of the sources; an app's end user may stand behind the key."""
+    """Who speaks as one of the sources: a person, a key (an app's end user may stand behind it), or a grader."""
 
-    caller: Caller
+    caller: Caller = field(default_factory=Caller)
     source: Source
     end_user: str = ""
+    grader: GraderVersion | None = None
 
     def columns(self) -> dict[str, Any]:
-        """Return the columns by which this author's labels are found."""
+        """Return what this author's labels bear."""
         return {
             "source": self.source,
             "author": self.caller.user,
             "key": self.caller.key,
             "end_user": self.end_user,
+            "grader": self.grader,
         }
+
+    def own(self) -> Q:
+        """Return by what this author's labels are found. What an earlier version of a grader said is its own too."""
+        if self.grader is not None:
+            return Q(grader__grader=self.grader.grader_id)
+        return Q(**self.columns())
 
 
 def add_label(  # noqa: PLR0913 (a label's columns)
@@ -128,6 +137,17 @@ def add_labels(
     return labels
 
 
+def add_grades(*, grader: GraderVersion, source: Source, trajectory: Trajectory, answers: Sequence[Answer]) -> None:
+    """Add what a grader says; what it, or an earlier version of it, said of the same target before is superseded.
+
+    Raises InvalidInput for a value that the field does not take (any more).
+    """
+    author = Author(source=source, grader=grader)
+    schema = find_schema(trajectory.project_id)
+    drafts = [_draft(answer, author=author, trajectory=trajectory, schema=schema) for answer in answers]
+    _write_labels(drafts, answers=answers, author=author)
+
+
 @transaction.atomic
 def label_steps(*, caller: Caller, trajectory: Trajectory, values: Mapping[str, float]) -> None:
     """Reward many steps of one trajectory at once, by id; what the author said of a step before is superseded.
@@ -177,7 +197,7 @@ def take_back_label(*, caller: Caller, label: Label) -> Label:
 
 def find_label(*, caller: Caller, label_id: str) -> Label:
     """Return the label if the caller may see its project."""
-    known = Label.objects.select_related("project__team", "trajectory__project", "step")
+    known = Label.objects.select_related("project__team", "trajectory__project", "step", "grader__grader")
     label = known.filter(pk=label_id).first() if is_id(label_id, "labl") else None
     if label is None or caller.role_in(label.project) is None:
         raise NotFound(f"there is no label {label_id!r}")
@@ -186,7 +206,8 @@ def find_label(*, caller: Caller, label_id: str) -> Label:
 
 def list_labels(*, trajectory: Trajectory, step: Step | None = None) -> list[Label]:
     """Return the labels of a trajectory and its steps, or of one step, oldest first, superseded ones too."""
-    labels: QuerySet[Label] = Label.objects.filter(trajectory=trajectory).select_related("author", "key")
+    labels: QuerySet[Label] = Label.objects.filter(trajectory=trajectory)
+    labels = labels.select_related("author", "key", "grader__grader")
     if step is not None:
         labels = labels.filter(step=step)
     return list(labels.order_by("id"))
@@ -280,11 +301,11 @@ def _write_labels(drafts: Sequence[Label], *, answers: Sequence[Answer], author:
         earlier = None
         if answer.replaces is not None:
             earlier = _find_replaced(answer.replaces, draft=draft, author=author)
-        elif not schema.fields.find_field(draft.field).many:
+        elif author.grader is not None or not schema.fields.find_field(draft.field).many:
             earlier = _same_target(_own(author, trajectory), draft).values_list("pk", flat=True).first()
-        draft.save(force_insert=True)
-        if earlier is not None:
+        if earlier is not None:  # before the new one is there: a target has one standing label of a grader
             _supersede(earlier, by=draft)
+        draft.save(force_insert=True)
     recompute(trajectory)
     return list(drafts)
 
@@ -307,7 +328,7 @@ def _supersede(label_id: str, *, by: Label) -> None:
 
 def _own(author: Author, trajectory: Trajectory) -> LabelQuerySet:
     """What the author has said of the trajectory and still says."""
-    return Label.objects.standing().filter(trajectory=trajectory, **author.columns())
+    return Label.objects.standing().filter(author.own(), trajectory=trajectory)
 
 
 def _same_target(labels: LabelQuerySet, draft: Label) -> LabelQuerySet:

@@ -69,8 +69,18 @@ def _read_model(item: Mapping[str, Any]) -> ServedModel:
     return ServedModel(name=str(item["id"]), parent=item.get("parent") or "", max_model_len=length if is_told else None)
 
 
+@dataclass(frozen=True, kw_only=True)
+class ChatAnswer:
+    """What a model said, and the tokens of question and answer together (0: not told)."""
+
+    text: str
+    n_tokens: int
+
+
 class EngineClient:
     """One engine. Use as a context manager, or call `close`."""
+
+    _chat_path = "/v1/chat/completions"
 
     def __init__(self, base_url: str) -> None:
         self.base_url = base_url.rstrip("/")
@@ -156,6 +166,16 @@ class EngineClient:
             raise EngineNonsense(f"{self.base_url} answered a chat with {model} with nothing")
         return text or ""
 
+    def ask_chat(self, body: Mapping[str, Any], *, read_s: float) -> ChatAnswer:
+        """Return the first choice of a chat completion; `body` is the request's. Raises EngineNonsense and the like."""
+        answer = self._call_json("POST", self._chat_path, dict(body), read_s=read_s)
+        try:
+            text = answer["choices"][0]["message"].get("content")
+            n_tokens = (answer.get("usage") or {}).get("total_tokens") or 0
+        except (KeyError, IndexError, TypeError, AttributeError) as error:
+            raise EngineNonsense(f"{self.base_url} answered a chat in an unknown shape") from error
+        return ChatAnswer(text=text if isinstance(text, str) else "", n_tokens=int(n_tokens))
+
     def _call_json(self, method: str, path: str, body: dict[str, Any] | None = None, *, read_s: float) -> Any:
         content = self._call(method, path, body, read_s=read_s)
         try:
@@ -185,6 +205,8 @@ class ProviderClient(EngineClient):
     """A server that a project's owner has named, asked with its credential. It may not be where no provider may be,
     whatever its name has come to mean since it was looked up.
     """
+
+    _chat_path = "/chat/completions"  # a provider's address is as its clients are given it
 
     def __init__(self, base_url: str, *, credential: str) -> None:
         super().__init__(base_url)

@@ -155,6 +155,11 @@ class Trajectory(models.Model):
             models.Index(fields=["project", "-id"], condition=models.Q(is_excluded=True), name="trajectory_excluded"),
             models.Index(fields=["deleted_at"], condition=~models.Q(deleted_at=None), name="trajectory_deleted"),
             models.Index(
+                fields=["project", "completed_at"],
+                condition=~models.Q(completed_at=None),
+                name="trajectory_by_completion",
+            ),
+            models.Index(
                 fields=["last_step_at"], condition=models.Q(state="open"), name="trajectory_open_by_last_step"
             ),
         ]

@@ -13,6 +13,10 @@ TEND_TRANSFERS = "claw.tend_transfers"
 KEEP_MONTHS = "claw.keep_months"
 FILL_QUEUE = "claw.fill_queue"
 TEND_QUEUES = "claw.tend_queues"
+GRADE_TRAJECTORIES = "claw.grade_trajectories"
+RUN_DRY_RUN = "claw.run_dry_run"
+FILL_BACKFILL = "claw.fill_backfill"
+TEND_GRADERS = "claw.tend_graders"
 
 QUEUE_CPU = "cpu"
 QUEUE_TRAIN = "train"
@@ -32,4 +36,8 @@ ROUTES: dict[str, str] = {
     KEEP_MONTHS: QUEUE_CPU,
     FILL_QUEUE: QUEUE_CPU,
     TEND_QUEUES: QUEUE_CPU,
+    GRADE_TRAJECTORIES: QUEUE_CPU,
+    RUN_DRY_RUN: QUEUE_CPU,
+    FILL_BACKFILL: QUEUE_CPU,
+    TEND_GRADERS: QUEUE_CPU,
 }

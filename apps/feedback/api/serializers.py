@@ -27,8 +27,8 @@ class SpanField(serializers.ListField):
 
 
 class LabelSerializer(serializers.ModelSerializer[Label]):
-    """One label. `author` is the person's e-mail or the key's visible part. `said` is the answer on its field's scale,
-    `value` what it was worth, -1 to 1."""
+    """One label. `author` is the person's e-mail, the key's visible part, or a grader's version. `said` is the answer
+    on its field's scale, `value` what it was worth, -1 to 1."""
 
     trajectory = serializers.CharField(source="trajectory_id", read_only=True)
     step = serializers.CharField(source="step_id", read_only=True, allow_null=True)
@@ -60,6 +60,8 @@ class LabelSerializer(serializers.ModelSerializer[Label]):
     def get_author(self, label: Label) -> str:
         if label.author is not None:
             return label.author.email
+        if label.grader is not None:
+            return str(label.grader)
         return str(label.key) if label.key is not None else ""
 
     @extend_schema_field(_SPAN | {"nullable": True})

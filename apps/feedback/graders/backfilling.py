@@ -1,0 +1,90 @@
+"""Lines up, piece by piece, what a back-fill is to grade; the grading itself is `running.py`'s."""
+
+from dataclasses import dataclass
+
+from django.db import transaction
+from django.db.models import Count
+from django.utils import timezone
+
+from apps.core.live import publish_news
+from apps.feedback.graders.models import Backfill, Grading, GradingState, WorkState
+from apps.feedback.graders.running import line_up
+from apps.trajectories.models import TrajectoryState
+from apps.trajectories.search.language import parse_query
+from apps.trajectories.search.services import find_matching
+
+PIECE = 500
+AGAIN = (GradingState.FAILED, GradingState.SKIPPED)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Progress:
+    """How far a back-fill is, in trajectories. `n_total` still grows until all are lined up."""
+
+    n_total: int
+    n_waiting: int
+    n_graded: int
+    n_skipped: int
+    n_failed: int
+
+    @property
+    def n_looked_at(self) -> int:
+        return self.n_graded + self.n_skipped + self.n_failed
+
+
+def fill_backfill(backfill_id: str) -> None:
+    """Line up everything that the back-fill means. Going on with a half of it is fine, and so is doing it twice."""
+    while _line_up_piece(backfill_id):
+        pass
+
+
+@transaction.atomic
+def _line_up_piece(backfill_id: str) -> bool:
+    rows = Backfill.objects.select_for_update(of=("self",)).select_related("version__grader__project__team")
+    backfill = rows.filter(pk=backfill_id).first()
+    if backfill is None or not backfill.is_under_way or backfill.is_lined_up:
+        return False
+    project = backfill.version.grader.project
+    found = find_matching(project=project, query=parse_query(backfill.query), now=backfill.asked_at).filter(
+        state=TrajectoryState.COMPLETE, n_steps__gt=0, pk__lte=backfill.upto
+    )
+    found = found.filter(pk__lt=backfill.cursor) if backfill.cursor else found
+    ids = list(found.order_by("-pk").values_list("pk", flat=True)[:PIECE])
+    version = backfill.version
+    known = Grading.objects.filter(version=version, trajectory__in=ids)
+    n_again = known.filter(state__in=AGAIN).update(
+        state=GradingState.WAITING, n_tries=0, due_at=timezone.now(), backfill=backfill, error=""
+    )
+    backfill.n_total += n_again + line_up(version, ids, backfill_id=backfill.pk)
+    backfill.cursor = ids[-1] if ids else backfill.cursor
+    backfill.is_lined_up = len(ids) < PIECE
+    backfill.state, backfill.touched_at = WorkState.RUNNING, timezone.now()
+    backfill.save()
+    publish_news(project.pk, kind="grader", object_id=version.grader_id)
+    return not backfill.is_lined_up
+
+
+def read_progress(backfill: Backfill) -> Progress:
+    """Return how far the back-fill is."""
+    states = Grading.objects.filter(backfill=backfill).order_by().values("state").annotate(n=Count("pk"))
+    counts = {row["state"]: row["n"] for row in states}
+    return Progress(
+        n_total=sum(counts.values()),
+        n_waiting=counts.get(GradingState.WAITING, 0) + counts.get(GradingState.RUNNING, 0),
+        n_graded=counts.get(GradingState.DONE, 0),
+        n_skipped=counts.get(GradingState.SKIPPED, 0),
+        n_failed=counts.get(GradingState.FAILED, 0),
+    )
+
+
+def end_backfills() -> int:
+    """Mark as done those of which nothing waits any more; returns how many."""
+    ended = 0
+    for backfill in Backfill.objects.filter(state=WorkState.RUNNING, is_lined_up=True)[:100]:
+        waits = Grading.objects.filter(backfill=backfill, state__in=[GradingState.WAITING, GradingState.RUNNING])
+        if not waits.exists():
+            now = timezone.now()
+            ended += Backfill.objects.filter(pk=backfill.pk, state=WorkState.RUNNING).update(
+                state=WorkState.DONE, ended_at=now
+            )
+    return ended

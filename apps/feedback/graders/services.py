@@ -1,0 +1,293 @@
+"""Every change to graders that people ask for: new ones, new versions, dry runs, switching on and off, back-fills."""
+
+import re
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from django.db import transaction
+from django.db.models import QuerySet
+from django.utils import timezone
+
+from apps.accounts.access import Caller, require_enough, require_role
+from apps.accounts.models import Project, Role
+from apps.accounts.services import record_event
+from apps.core.contracts.tasks import FILL_BACKFILL, RUN_DRY_RUN
+from apps.core.errors import Conflict, InvalidInput, NotFound
+from apps.core.ids import is_id
+from apps.core.jobs import queue_task
+from apps.core.live import publish_news
+from apps.core.outward import check_url
+from apps.feedback.graders.judging import AskingSettings
+from apps.feedback.graders.kinds import Kind, find_kind, read_settings
+from apps.feedback.graders.models import (
+    MAX_NAME,
+    Backfill,
+    DryRun,
+    Grader,
+    GraderVersion,
+    Grading,
+    GradingState,
+    WorkState,
+)
+from apps.feedback.graders.plugins import PluginSettings, find_plugin
+from apps.feedback.graders.settings import PassOrFail
+from apps.feedback.graders.webhooks import WebhookSettings
+from apps.feedback.schemas import find_schema
+from apps.feedback.score_schema import REWARD_FIELD, FieldKind, FieldSpec
+from apps.registry.credentials import seal_credential
+from apps.registry.speaking import check_name
+from apps.trajectories.models import Trajectory
+from apps.trajectories.search.language import parse_query
+
+MAX_DRY_RUN = 50
+MAX_GRADERS = 100
+MAX_QUERY = 1000
+GRADED_FIELDS = (FieldKind.NUMBER, FieldKind.SCALE, FieldKind.BINARY)
+_NAME = re.compile(rf"[a-z0-9][a-z0-9_-]{{0,{MAX_NAME - 1}}}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class VersionDraft:
+    """What a version is told."""
+
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    field: str = REWARD_FIELD
+    query: str = ""
+    sample: float = 1.0
+
+
+@transaction.atomic
+def create_grader(
+    *, caller: Caller, project: Project, name: str, kind: str, draft: VersionDraft
+) -> tuple[GraderVersion, str]:
+    """Return the first version of a new grader, switched off, and a webhook's secret ("" for other kinds): show it now
+    or never. Raises InvalidInput that names what is wrong, Conflict for a taken name, Forbidden for reviewers.
+    """
+    require_role(caller, project, Role.TRAINER)
+    found = find_kind(kind)
+    if not _NAME.fullmatch(name):
+        raise InvalidInput("a name has lower case letters, digits, - and _, 60 at most", field="name")
+    Project.objects.select_for_update().get(pk=project.pk)
+    if Grader.objects.filter(project=project, name=name).exists():
+        raise Conflict(f"this project has a grader {name} already: give it a new version", field="name")
+    if Grader.objects.filter(project=project).count() >= MAX_GRADERS:
+        raise Conflict(f"a project has at most {MAX_GRADERS} graders")
+    secret = _make_secret() if found.settings is WebhookSettings else ""
+    grader = Grader.objects.create(project=project, name=name, kind=found.name, sealed_secret=seal_credential(secret))
+    version = _add_version(grader, caller=caller, draft=draft)
+    detail = {"name": name, "kind": kind}
+    record_event(team=project.team, actor=caller.name, action="grader.created", object_id=grader.pk, detail=detail)
+    return version, secret
+
+
+@transaction.atomic
+def add_version(*, caller: Caller, grader: Grader, draft: VersionDraft) -> GraderVersion:
+    """Return a new version of the grader. The one that is switched on stays so until another is.
+
+    Raises what `create_grader` raises.
+    """
+    require_role(caller, grader.project, Role.TRAINER)
+    Grader.objects.select_for_update().get(pk=grader.pk)
+    version = _add_version(grader, caller=caller, draft=draft)
+    _record(grader, caller, "grader.changed", version=version)
+    return version
+
+
+def _add_version(grader: Grader, *, caller: Caller, draft: VersionDraft) -> GraderVersion:
+    kind = find_kind(grader.kind)
+    settings = read_settings(kind, draft.settings)
+    spec = find_schema(grader.project_id).fields.find_field(draft.field)
+    _check_field(spec, kind=kind, settings=settings)
+    _check_settings(grader.project, settings)
+    if not 0 < draft.sample <= 1:
+        raise InvalidInput("sample is the part that is graded: above 0, at most 1", field="sample")
+    if len(draft.query) > MAX_QUERY:
+        raise InvalidInput(f"a query has at most {MAX_QUERY} characters", field="query")
+    newest = GraderVersion.objects.filter(grader=grader).order_by("-number").first()
+    return GraderVersion.objects.create(
+        grader=grader,
+        number=newest.number + 1 if newest else 1,
+        settings=settings.model_dump(mode="json"),
+        field=spec.name,
+        query=str(parse_query(draft.query)),
+        sample=draft.sample,
+        author=caller.user,
+        key=caller.key,
+    )
+
+
+def _check_field(spec: FieldSpec, *, kind: Kind, settings: Any) -> None:
+    """Refuse a field whose answers the kind cannot give."""
+    if spec.kind not in GRADED_FIELDS:
+        kinds = ", ".join(GRADED_FIELDS)
+        raise InvalidInput(f"{spec.name} is a {spec.kind}: graders answer fields of the kinds {kinds}", field="field")
+    if isinstance(settings, PassOrFail) and spec.kind != FieldKind.BINARY:
+        for name in ("passed", "failed"):
+            try:
+                spec.read(getattr(settings, name))
+            except InvalidInput as error:
+                raise InvalidInput(f"settings.{name}: {error.message}", field=f"settings.{name}") from error
+    if kind.always_by_step and not ((spec.low or 0) <= -1 and (spec.high or 0) >= 1):
+        raise InvalidInput(f"a {kind.words} says -1, 0 or 1, and {spec.name} does not take those", field="field")
+
+
+def _check_settings(project: Project, settings: Any) -> None:
+    """Look for what the settings name."""
+    if isinstance(settings, AskingSettings):
+        check_name(project, settings.model)
+    if isinstance(settings, WebhookSettings):
+        check_url(settings.url, field="settings.url")
+    if isinstance(settings, PluginSettings):
+        find_plugin(settings.plugin)
+
+
+def renew_secret(*, caller: Caller, grader: Grader) -> str:
+    """Return a new secret for a webhook: calls are signed with it from now on."""
+    require_role(caller, grader.project, Role.TRAINER)
+    if find_kind(grader.kind).settings is not WebhookSettings:
+        raise Conflict(f"{grader.name} is no webhook: it has no secret")
+    secret = _make_secret()
+    Grader.objects.filter(pk=grader.pk).update(sealed_secret=seal_credential(secret))
+    _record(grader, caller, "grader.secret_renewed")
+    return secret
+
+
+def _make_secret() -> str:
+    return f"clawhook-{secrets.token_urlsafe(32)}"
+
+
+@transaction.atomic
+def start_dry_run(*, caller: Caller, version: GraderVersion, n_wanted: int = 20) -> DryRun:
+    """Try a version on a sample in the background; no label is written."""
+    require_role(caller, version.grader.project, Role.TRAINER)
+    if not 1 <= n_wanted <= MAX_DRY_RUN:
+        raise InvalidInput(f"try 1 to {MAX_DRY_RUN} trajectories", field="n")
+    dry_run = DryRun.objects.create(version=version, author=caller.user, key=caller.key, n_wanted=n_wanted)
+    queue_task(RUN_DRY_RUN, dry_run.pk)
+    return dry_run
+
+
+@transaction.atomic
+def switch_on(*, caller: Caller, version: GraderVersion) -> Grader:
+    """Have the version grade what is completed from now on; an earlier one stops. Conflict before a dry run."""
+    grader = version.grader
+    require_role(caller, grader.project, Role.TRAINER)
+    _require_dry_run(version)
+    now = timezone.now()
+    Grader.objects.filter(pk=grader.pk).update(live=version, switched_on_at=now, seen_until=now)
+    _record(grader, caller, "grader.switched_on", version=version)
+    grader.refresh_from_db()
+    return grader
+
+
+@transaction.atomic
+def switch_off(*, caller: Caller, grader: Grader) -> Grader:
+    """Have the grader grade nothing new; its labels stay. Saying it twice is fine."""
+    require_role(caller, grader.project, Role.TRAINER)
+    live = grader.live
+    if Grader.objects.filter(pk=grader.pk).exclude(live=None).update(live=None, switched_on_at=None, seen_until=None):
+        waiting = Grading.objects.filter(version=live, backfill=None, state=GradingState.WAITING)
+        waiting.update(state=GradingState.SKIPPED, error="the grader was switched off", ended_at=timezone.now())
+        _record(grader, caller, "grader.switched_off")
+    grader.refresh_from_db()
+    return grader
+
+
+@transaction.atomic
+def start_backfill(*, caller: Caller, version: GraderVersion, query: str | None = None) -> Backfill:
+    """Have the version grade what is in the pool already: what `query` finds, by default the version's own.
+
+    Raises Conflict before a dry run, and while another back-fill of the version is under way.
+    """
+    project = version.grader.project
+    require_role(caller, project, Role.TRAINER)
+    _require_dry_run(version)
+    Grader.objects.select_for_update().get(pk=version.grader_id)
+    under_way = Backfill.objects.filter(version=version, state__in=[WorkState.QUEUED, WorkState.RUNNING])
+    if under_way.exists():
+        raise Conflict("a back-fill of this version is under way: wait for it, or cancel it")
+    newest = Trajectory.objects.filter(project=project).order_by("-pk").values_list("pk", flat=True).first()
+    backfill = Backfill.objects.create(
+        version=version,
+        author=caller.user,
+        key=caller.key,
+        query=version.query if query is None else str(parse_query(query)),
+        upto=newest or "",
+    )
+    queue_task(FILL_BACKFILL, backfill.pk)
+    _record(version.grader, caller, "grader.backfilled", version=version)
+    return backfill
+
+
+@transaction.atomic
+def cancel_backfill(*, caller: Caller, backfill: Backfill) -> Backfill:
+    """Stop a back-fill; what it graded stays. Conflict when it has ended."""
+    require_role(caller, backfill.version.grader.project, Role.TRAINER)
+    under_way = Backfill.objects.filter(pk=backfill.pk, state__in=[WorkState.QUEUED, WorkState.RUNNING])
+    if under_way.update(state=WorkState.CANCELLED, ended_at=timezone.now()) != 1:
+        raise Conflict(f"the back-fill is {backfill.state}")
+    Grading.objects.filter(backfill=backfill, state=GradingState.WAITING).delete()
+    _record(backfill.version.grader, caller, "grader.backfill_cancelled", version=backfill.version)
+    backfill.refresh_from_db()
+    return backfill
+
+
+def _require_dry_run(version: GraderVersion) -> None:
+    if not DryRun.objects.filter(version=version, state=WorkState.DONE).exists():
+        raise Conflict(f"try {version} first: a dry run shows what it would say, and how far it agrees with people")
+
+
+def list_graders(project: Project) -> QuerySet[Grader]:
+    """Return the project's graders by name."""
+    return Grader.objects.filter(project=project).select_related("live").order_by("name")
+
+
+def list_versions(grader: Grader) -> QuerySet[GraderVersion]:
+    """Return the grader's versions, the newest first."""
+    return GraderVersion.objects.filter(grader=grader).select_related("author", "key").order_by("-number")
+
+
+def find_grader(*, caller: Caller, grader_id: str, role: Role = Role.VIEWER) -> Grader:
+    """Return the grader if the caller has `role` in its project. Another team's looks like a missing one."""
+    known = Grader.objects.select_related("project__team", "live")
+    grader = known.filter(pk=grader_id).first() if is_id(grader_id, "grdr") else None
+    has = caller.role_in(grader.project) if grader else None
+    if grader is None or has is None:
+        raise NotFound(f"there is no grader {grader_id!r}")
+    require_enough(caller, has, role)
+    return grader
+
+
+def find_version(grader: Grader, number: int) -> GraderVersion:
+    """Return a version of the grader. Raises NotFound."""
+    version = GraderVersion.objects.filter(grader=grader, number=number).first()
+    if version is None:
+        raise NotFound(f"{grader.name} has no version {number}")
+    version.grader = grader
+    return version
+
+
+def find_dry_run(*, caller: Caller, dry_run_id: str) -> DryRun:
+    """Return the dry run if the caller may see its project."""
+    known = DryRun.objects.select_related("version__grader__project__team")
+    dry_run = known.filter(pk=dry_run_id).first() if is_id(dry_run_id, "dryr") else None
+    if dry_run is None or caller.role_in(dry_run.version.grader.project) is None:
+        raise NotFound(f"there is no dry run {dry_run_id!r}")
+    return dry_run
+
+
+def find_backfill(*, caller: Caller, backfill_id: str) -> Backfill:
+    """Return the back-fill if the caller may see its project."""
+    known = Backfill.objects.select_related("version__grader__project__team")
+    backfill = known.filter(pk=backfill_id).first() if is_id(backfill_id, "bkfl") else None
+    if backfill is None or caller.role_in(backfill.version.grader.project) is None:
+        raise NotFound(f"there is no back-fill {backfill_id!r}")
+    return backfill
+
+
+def _record(grader: Grader, caller: Caller, action: str, *, version: GraderVersion | None = None) -> None:
+    detail = {"version": str(version)} if version else None
+    record_event(team=grader.project.team, actor=caller.name, action=action, object_id=grader.pk, detail=detail)
+    publish_news(grader.project_id, kind="grader", object_id=grader.pk)

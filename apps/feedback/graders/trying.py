@@ -1,0 +1,122 @@
+"""Dry runs: a version grades a sample and writes no label. People see what it would have said beside what they said."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from django.db.models import Exists, OuterRef
+from django.utils import timezone
+
+from apps.core.errors import ServiceError
+from apps.core.live import publish_news
+from apps.feedback.graders.grades import Grade
+from apps.feedback.graders.grading import (
+    Graded,
+    GradingRound,
+    as_said,
+    find_tries,
+    open_round,
+    read_group,
+    read_ungraded,
+)
+from apps.feedback.graders.models import DryRun, GraderVersion, WorkState
+from apps.feedback.graders.people import Target, compare, read_people
+from apps.feedback.graders.subjects import Subject
+from apps.feedback.models import Label, Source
+from apps.trajectories.messages import clean_text
+from apps.trajectories.models import Trajectory, TrajectoryState
+from apps.trajectories.search.language import parse_query
+from apps.trajectories.search.services import find_matching
+
+MAX_RESULTS = 200
+SHOWN_TEXT = 500
+
+
+def run_dry_run(dry_run_id: str) -> None:
+    """Grade the sample and keep what came out. A dry run that has ended is left alone."""
+    rows = DryRun.objects.filter(pk=dry_run_id, state__in=[WorkState.QUEUED, WorkState.RUNNING])
+    if rows.update(state=WorkState.RUNNING, touched_at=timezone.now()) != 1:
+        return
+    dry_run = DryRun.objects.select_related("version__grader__project__team").get(pk=dry_run_id)
+    try:
+        columns = _try(dry_run.version, n_wanted=dry_run.n_wanted)
+    except ServiceError as error:
+        columns = {"state": WorkState.FAILED, "error": error.message}
+    DryRun.objects.filter(pk=dry_run_id).update(ended_at=timezone.now(), **columns)
+    grader = dry_run.version.grader
+    publish_news(grader.project_id, kind="grader", object_id=grader.pk)
+
+
+def _try(version: GraderVersion, *, n_wanted: int) -> dict[str, Any]:
+    grading_round = open_round(version)
+    sample = choose_sample(version, n_wanted=n_wanted)
+    if not sample:
+        error = "no complete trajectory fits its query: nothing could be tried"
+        return {"state": WorkState.FAILED, "error": error}
+    graded = _grade_sample(grading_round, sample)[:MAX_RESULTS]
+    people = read_people(
+        project_id=version.grader.project_id, field=version.field, trajectory_ids=[row.pk for row in sample]
+    )
+    results = [_show(one, grading_round, people=people) for one in graded]
+    own = {
+        (result["trajectory"], result["step"]): result["reward"] for result in results if result["reward"] is not None
+    }
+    agreement = asdict(compare(own, people)) if people else {}
+    return {"state": WorkState.DONE, "results": results, "agreement": agreement, "error": ""}
+
+
+def choose_sample(version: GraderVersion, *, n_wanted: int) -> list[Trajectory]:
+    """Return complete trajectories that the version's query finds, the newest: first such as people judged, half of
+    them."""
+    project = version.grader.project
+    rows = find_matching(project=project, query=parse_query(version.query)).filter(
+        state=TrajectoryState.COMPLETE, n_steps__gt=0
+    )
+    judged = Label.objects.standing().filter(trajectory=OuterRef("pk"), source=Source.HUMAN, field=version.field)
+    known = list(rows.filter(Exists(judged)).order_by("-pk")[: (n_wanted + 1) // 2])
+    others = rows.exclude(pk__in=[row.pk for row in known]).order_by("-pk")[: n_wanted - len(known)]
+    return [*known, *others]
+
+
+def _grade_sample(grading_round: GradingRound, sample: Sequence[Trajectory]) -> list[Graded]:
+    if grading_round.kind.is_group:
+        return _grade_groups(grading_round, sample)
+    is_by_step = grading_round.kind.is_by_step(grading_round.job.settings)
+    subjects: list[Subject] = []
+    for row in sample:
+        subjects += read_ungraded(row, is_by_step=is_by_step, known=())
+        if len(subjects) >= MAX_RESULTS:
+            break
+    return grading_round.grade(subjects[:MAX_RESULTS])
+
+
+def _grade_groups(grading_round: GradingRound, sample: Sequence[Trajectory]) -> list[Graded]:
+    graded: list[Graded] = []
+    seen: set[str] = set()
+    for row in sample:
+        if row.group and row.group not in seen:
+            seen.add(row.group)
+            graded += grading_round.grade_group(read_group(find_tries(row, most=grading_round.job.settings.most)))
+    return graded
+
+
+def _show(graded: Graded, grading_round: GradingRound, *, people: Mapping[Target, float]) -> dict[str, Any]:
+    subject, outcome, field = graded.subject, graded.outcome, grading_round.job.field
+    shown: dict[str, Any] = {
+        "trajectory": subject.trajectory.pk,
+        "title": subject.trajectory.title[:SHOWN_TEXT],
+        "step": subject.step_id,
+        "answer": clean_text(subject.text[:SHOWN_TEXT]),
+        "value": None,
+        "reward": None,
+        "text": "",
+        "hint": "",
+        "problem": "",
+        "people": people.get((subject.trajectory.pk, subject.step_id)),
+    }
+    if not isinstance(outcome, Grade):
+        return {**shown, "problem": clean_text(outcome.why[:SHOWN_TEXT])}
+    said = as_said(field, outcome.value)
+    worth = field.reward_of(field.read(said))
+    words = {"text": outcome.text[:SHOWN_TEXT], "hint": outcome.hint[:SHOWN_TEXT]}
+    return {**shown, **words, "value": said, "reward": worth}

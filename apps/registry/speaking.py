@@ -1,0 +1,88 @@
+"""The platform's own questions to a project's models: the live version on an engine, or a teacher at its provider.
+
+They do not pass the gateway: what is asked here is no agent's call, so nothing of it is captured or counted.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from django.db.models import Exists, OuterRef
+
+from apps.accounts.models import Project
+from apps.core.errors import Conflict, NotFound, Unavailable
+from apps.registry.client import ChatAnswer, EngineClient, ProviderClient
+from apps.registry.models import (
+    Alias,
+    AliasName,
+    Deployment,
+    DeploymentState,
+    Engine,
+    EngineState,
+    Teacher,
+    Version,
+)
+from apps.registry.providers import open_credential
+
+LIVE = "live"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Speaker:
+    """A model that can be asked, and where."""
+
+    name: str
+    engine: Engine
+    model: str
+
+    def ask(self, messages: list[dict[str, Any]], *, read_s: float, **options: Any) -> ChatAnswer:
+        """Return its answer; `options` are further fields of a chat completion. Raises the client's errors."""
+        body: Mapping[str, Any] = {"model": self.model, "messages": messages, **options}
+        with self._connect() as client:
+            return client.ask_chat(body, read_s=read_s)
+
+    def _connect(self) -> EngineClient:
+        if self.engine.project_id is None:
+            return EngineClient(self.engine.base_url)
+        return ProviderClient(self.engine.base_url, credential=open_credential(self.engine))
+
+
+def find_speaker(project_id: str, name: str) -> Speaker:
+    """Return the project's own live model for `live`, else the teacher of that name.
+
+    Raises NotFound when there is none, Unavailable while no engine serves it, Conflict when its provider rests.
+    """
+    if name == LIVE:
+        return _find_live(project_id)
+    teacher = Teacher.objects.select_related("engine").filter(project=project_id, name=name).first()
+    if teacher is None:
+        raise NotFound(f"this project has no teacher {name!r}; name one of its teachers, or {LIVE}", field="model")
+    if not teacher.engine.is_enabled:
+        raise Conflict(f"the provider of {name} rests: call it back first")
+    return Speaker(name=name, engine=teacher.engine, model=teacher.model)
+
+
+def _find_live(project_id: str) -> Speaker:
+    alias = (
+        Alias.objects.select_related("version__policy").filter(policy__project=project_id, name=AliasName.LIVE).first()
+    )
+    if alias is None:
+        raise NotFound("this project has no policy yet", field="model")
+    engine = _find_engine(alias.version)
+    if engine is None:
+        raise Unavailable(f"no engine serves {alias.version} at the moment")
+    return Speaker(name=str(alias.version), engine=engine, model=alias.version.engine_name)
+
+
+def _find_engine(version: Version) -> Engine | None:
+    up = Engine.objects.replicas().filter(is_enabled=True, state=EngineState.UP, base_model=version.policy.base_model)
+    if not version.is_base:
+        loaded = Deployment.objects.filter(version=version, engine=OuterRef("pk"), state=DeploymentState.LOADED)
+        up = up.filter(Exists(loaded))
+    return up.order_by("?").first()
+
+
+def check_name(project: Project, name: str) -> None:
+    """Raise NotFound unless the project has such a model to ask."""
+    if name != LIVE and not Teacher.objects.filter(project=project, name=name).exists():
+        raise NotFound(f"this project has no teacher {name!r}; name one of its teachers, or {LIVE}", field="model")

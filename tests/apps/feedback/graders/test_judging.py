@@ -1,0 +1,145 @@
+"""What judges are asked, how strictly their answers are read, and what votes make together."""
+
+import pytest
+from pydantic import ValidationError
+
+from apps.feedback.graders.judging import (
+    JudgeSettings,
+    NextStateSettings,
+    Nonsense,
+    RelativeSettings,
+    Vote,
+    ask_judge,
+    ask_next_state,
+    ask_relative,
+    combine_scores,
+    cut_middle,
+    join_votes,
+    read_scores,
+    read_vote,
+)
+from apps.feedback.graders.subjects import Subject
+from apps.trajectories.models import Trajectory
+
+HELLO = Subject(
+    trajectory=Trajectory(metadata={"right": "Paris"}),
+    step_id=None,
+    messages=[{"role": "user", "content": "Capital of France? {{answer}}"}],
+    answer={
+        "role": "assistant",
+        "content": "Paris",
+        "tool_calls": [{"function": {"name": "look", "arguments": '{"at": "map"}'}}],
+    },
+    following=[{"role": "user", "content": "thanks"}],
+)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"score": 0.5, "reason": "fair"}',
+        '```json\n{"score": 0.5, "reason": "fair"}\n```',
+        '<think>Let me see {"score": 1}</think>\n{"score": 0.5, "reason": "fair"}',
+        '  {"reason": "fair", "score": 0.5}\n',
+    ],
+)
+def test_one_object_is_read(text: str) -> None:
+    assert read_vote(text, low=-1, high=1) == Vote(score=0.5, reason="fair")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "0.5",
+        "I would say 0.5",
+        'Sure! {"score": 0.5}',
+        '{"score": 2}',
+        '{"score": "0.5"}',
+        '{"score": true}',
+        '{"score": NaN}',
+        '{"score": null}',
+        '[{"score": 0.5}]',
+        "[" * 5000,
+    ],
+)
+def test_everything_else_is_nonsense_and_quoted(text: str) -> None:
+    with pytest.raises(Nonsense) as caught:
+        read_vote(text, low=-1, high=1)
+    assert text.strip()[:20] in str(caught.value) or not text
+
+
+def test_a_scale_wants_whole_scores() -> None:
+    assert read_vote('{"score": 4}', low=1, high=5, is_whole=True).score == 4
+    with pytest.raises(Nonsense, match="whole"):
+        read_vote('{"score": 4.5}', low=1, high=5, is_whole=True)
+
+
+def test_scores_of_a_group_are_as_many_as_its_tries() -> None:
+    assert read_scores('{"scores": [0, 1], "reason": "x"}', count=2) == ([0, 1], "x")
+    for text in ('{"scores": [0]}', '{"scores": [0, 2]}', '{"scores": "01"}', "{}"):
+        with pytest.raises(Nonsense):
+            read_scores(text, count=2)
+
+
+@pytest.mark.parametrize(
+    ("scores", "how", "whole"),
+    [
+        ([1, -1, 1], "majority", 1),
+        ([1, 0, -1], "majority", 0),
+        ([1, 1, -1, -1, 0], "majority", -1),
+        ([0.2, 0.4, 1], "median", 0.4),
+        ([0, 1], "mean", 0.5),
+    ],
+)
+def test_votes_by_hand(scores: list[float], how: str, whole: float) -> None:
+    assert combine_scores(scores, how) == whole
+
+
+def test_the_hint_of_a_failure_is_kept() -> None:
+    bad, good = Vote(score=-1, reason="wrong", hint="look first"), Vote(score=1, reason="right", hint="nothing")
+    assert join_votes([bad, bad, good], "majority").hint == "look first"
+    assert join_votes([good, good, bad], "majority").hint == ""
+    assert "majority of 3 votes (-1, -1, 1): wrong" in join_votes([bad, bad, good], "majority").reason
+
+
+def test_the_question_shows_what_is_judged_and_fills_nothing_twice() -> None:
+    settings = JudgeSettings(reference_key="right", question="Is it right?")
+    [message] = ask_judge(settings, HELLO, scale="from 1 to 5")
+    text = message["content"]
+    assert "Capital of France? {{answer}}" in text
+    assert 'calls look({"at": "map"})' in text
+    assert "<reference>\nParis\n</reference>" in text
+    assert '"score": a number from 1 to 5' in text
+    assert "Is it right?" in text
+
+
+def test_the_next_state_is_what_came_back() -> None:
+    [message] = ask_next_state(NextStateSettings(), HELLO)
+    assert "<next>\n[user]\nthanks\n</next>" in message["content"]
+
+
+def test_tries_are_numbered() -> None:
+    [message] = ask_relative(RelativeSettings(), [HELLO, HELLO])
+    assert message["content"].count("<try number=") == 2
+
+
+def test_the_middle_of_what_is_very_long_is_left_out() -> None:
+    text = cut_middle("a" * 1000 + "b" * 3000, 400)
+    assert text.startswith("a" * 100 + "\n[… 3600 characters left out …]\n")
+    assert text.endswith("b" * 300)
+
+
+@pytest.mark.parametrize(
+    ("given", "reason"),
+    [
+        ({"template": "{{answer}} {{scale}} {{secret}}"}, "no place"),
+        ({"template": "{{scale}}"}, "must hold"),
+        ({"n_votes": 3}, "raise the temperature"),
+        ({"question": "\x00"}, "cannot be stored"),
+        ({"colour": "red"}, "Extra"),
+    ],
+)
+def test_bad_settings_are_refused(given: dict[str, object], reason: str) -> None:
+    with pytest.raises(ValidationError, match=reason):
+        JudgeSettings(**given)  # type: ignore[arg-type]

@@ -1,0 +1,54 @@
+"""A fake webhook: a real HTTP server in a thread that answers what the test scripts, and keeps what it was sent."""
+
+import json
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+
+@dataclass
+class FakeWebhook:
+    """`status`, `content` and `headers` are the coming answers; `pause_s` goes before each."""
+
+    url: str = ""
+    status: int = 200
+    content: bytes = b'{"value": 1, "text": "fine"}'
+    headers: dict[str, str] = field(default_factory=dict)
+    pause_s: float = 0.0
+    calls: list[tuple[dict[str, str], Any]] = field(default_factory=list)
+
+
+@contextmanager
+def serve_webhook() -> Iterator[FakeWebhook]:
+    """Serve a webhook on a free port of this machine."""
+    webhook = FakeWebhook()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers["Content-Length"]))
+            webhook.calls.append(({name.lower(): value for name, value in self.headers.items()}, json.loads(body)))
+            time.sleep(webhook.pause_s)
+            self.send_response(webhook.status)
+            for name, value in {**webhook.headers, "Content-Length": str(len(webhook.content))}.items():
+                self.send_header(name, value)
+            with suppress(ConnectionError):  # a caller that waits no longer
+                self.end_headers()
+                self.wfile.write(webhook.content)
+
+        def log_message(self, *_: object) -> None:
+            """Say nothing."""
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    webhook.url = f"http://127.0.0.1:{server.server_address[1]}/grade"
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
+    thread.start()
+    try:
+        yield webhook
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join(10)
