@@ -101,7 +101,7 @@ class DryRunBodySerializer(StrictSerializer):
     n = serializers.IntegerField(required=False, default=20, min_value=1, max_value=MAX_DRY_RUN)
 
 
-class AgreementSerializer(serializers.Serializer[Any]):
+class GraderAgreementSerializer(serializers.Serializer[Any]):
     """How far the grader and people agree on what both judged."""
 
     n = serializers.IntegerField()

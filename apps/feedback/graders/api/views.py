@@ -14,11 +14,11 @@ from apps.accounts.api.authentication import caller_of
 from apps.core.serializers import ProjectQuerySerializer, read_fields
 from apps.feedback.graders import services
 from apps.feedback.graders.api.serializers import (
-    AgreementSerializer,
     BackfillBodySerializer,
     BackfillSerializer,
     DryRunBodySerializer,
     DryRunSerializer,
+    GraderAgreementSerializer,
     GraderBodySerializer,
     GraderKindsSerializer,
     GraderSerializer,
@@ -149,7 +149,7 @@ class SwitchOffView(APIView):
 class AgreementView(APIView):
     """A version beside people."""
 
-    @extend_schema(responses=AgreementSerializer)
+    @extend_schema(responses=GraderAgreementSerializer)
     def get(self, request: Request, grader_id: str, number: int) -> Response:
         """Return how far the version's newest labels and people's agree."""
         return Response(asdict(read_agreement(_find_version(request, grader_id, number))))
