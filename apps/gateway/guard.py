@@ -15,12 +15,15 @@ log = structlog.get_logger(__name__)
 HEAD_S = 20.0
 MAX_HEAD_BYTES = 64 * 1024
 STALL_S = 60.0  # so long a client may take nothing of what waits for it
+PROBE_EVERY_S = 0.25
+_INTERIM = b"HTTP/1.1 100 Continue\r\n\r\n"  # every client has to skip it, however often it comes
 _TIMEOUT = b"HTTP/1.1 408 Request Timeout\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
 _TOO_LARGE = b"HTTP/1.1 431 Request Header Fields Too Large\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
 
 
 class GuardedProtocol(HttpToolsProtocol):
-    """One connection with two clocks: one for the head that is coming in, one for bytes that do not go out.
+    """One connection with its clocks: for the head that is coming in, for bytes that do not go out, for a client of
+    whom nobody knows whether it is there.
 
     Uvicorn pauses whoever sends while too much waits to go out, so a client that does not read costs its buffers only
     (64 KiB here, the sockets', the engine's) until the clock ends the call, which is then kept as aborted.
@@ -28,6 +31,7 @@ class GuardedProtocol(HttpToolsProtocol):
 
     _head_clock: TimerHandle | None = None
     _stall_clock: TimerHandle | None = None
+    _probe_clock: TimerHandle | None = None
     _n_head_bytes = 0
     _is_in_head = True
 
@@ -38,6 +42,20 @@ class GuardedProtocol(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_clocks()
         super().connection_lost(exc)
+
+    def eof_received(self) -> bool:  # type: ignore[override]
+        """Say whether the connection stays for an answer: a client may shut its side once it has asked, and wait.
+
+        One that has closed its socket looks the same at first. So until the answer begins, something is sent now and
+        then: the machine of a client that is gone rejects it, and the call ends as with any that hangs up.
+        """
+        cycle = self.cycle
+        is_answer_due = cycle is not None and not cycle.more_body and not cycle.response_started and not self.pipeline
+        if not is_answer_due or self.scope["http_version"] != "1.1" or self.scheme != "http":
+            return False
+        cycle.keep_alive = False
+        self._probe()
+        return True
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
@@ -79,6 +97,12 @@ class GuardedProtocol(HttpToolsProtocol):
             self._stall_clock.cancel()
             self._stall_clock = None
 
+    def _probe(self) -> None:
+        self._probe_clock = None
+        if not self.cycle.response_started and not self.transport.is_closing():
+            self.transport.write(_INTERIM)
+            self._probe_clock = self.loop.call_later(PROBE_EVERY_S, self._probe)
+
     def _watch_stall(self) -> None:
         if self._stall_clock is None:
             self._stall_clock = self.loop.call_later(STALL_S, self._end_stall)
@@ -101,7 +125,7 @@ class GuardedProtocol(HttpToolsProtocol):
         self.transport.close()
 
     def _stop_clocks(self) -> None:
-        for clock in (self._head_clock, self._stall_clock):
+        for clock in (self._head_clock, self._stall_clock, self._probe_clock):
             if clock is not None:
                 clock.cancel()
-        self._head_clock = self._stall_clock = None
+        self._head_clock = self._stall_clock = self._probe_clock = None

@@ -92,6 +92,34 @@ def test_a_body_in_pieces_is_taken(gateway: GatewayServer, secret: str, monkeypa
     assert time.monotonic() - began > bodies.IDLE_S
 
 
+@pytest.mark.parametrize("is_streamed", [False, True])
+def test_a_client_that_shuts_its_side_once_it_has_asked_gets_its_answer(
+    gateway: GatewayServer, engine: FakeEngine, secret: str, is_streamed: bool
+) -> None:
+    engine.script.first_pause_s = 3 * guard.PROBE_EVERY_S
+    body = json.dumps(chat(stream=is_streamed)).encode()
+    with connected(gateway) as client:
+        client.sendall(head(secret, length=len(body)) + body)
+        client.shutdown(socket.SHUT_WR)
+        interim, _, answer = read_all(client).rpartition(b"HTTP/1.1 200 ")
+
+    assert answer.endswith((b"}", b"0\r\n\r\n"))
+    assert b"connection: close" in answer
+    assert set(filter(None, interim.split(b"\r\n"))) == {b"HTTP/1.1 100 Continue"}
+    assert only_exchange().status == ExchangeStatus.COMPLETE
+
+
+def test_a_client_that_shuts_its_side_in_the_midst_of_asking_has_left(
+    gateway: GatewayServer, http: httpx.Client, secret: str
+) -> None:
+    with connected(gateway) as client:
+        client.sendall(head(secret, length=100) + b"{")
+        client.shutdown(socket.SHUT_WR)
+        assert read_all(client) == b""
+    assert not Exchange.objects.exists()
+    assert_still_serves(http)
+
+
 @pytest.mark.parametrize(("sent", "answer"), [(b"", b""), (b"POST /v1/chat HTTP/1.1\r\nx: ", b"HTTP/1.1 408 ")])
 def test_a_head_that_does_not_end_ends_the_connection(
     world: None, monkeypatch: pytest.MonkeyPatch, sent: bytes, answer: bytes
