@@ -16,6 +16,7 @@ from apps.core.ids import new_id
 from apps.gateway.capture import AnswerCapture
 from apps.gateway.dialect import Dialect, Json, ModelRequest, Voice
 from apps.gateway.errors import ApiError, bad_request, name_request
+from apps.gateway.forced_calls import STRICT, hold_to_schemas, is_beyond_grammar
 from apps.gateway.limit_headers import LimitState
 from apps.gateway.limits import estimate_tokens
 from apps.gateway.prompt_form import KnownForms, Prompt
@@ -66,6 +67,7 @@ class ModelCall:
     sampling: Json = field(init=False)
     engine_body: bytes = field(init=False)
     prompt: Prompt = field(init=False)
+    is_held: bool = False  # to its tools' schemas, by us
 
     def __post_init__(self) -> None:
         mark = UNCAPTURED if self.key.capture is not None and self.key.capture.is_off else ""
@@ -75,6 +77,8 @@ class ModelCall:
         self.prompt = Prompt(body.get("messages") or [], known=self.forms, template=self.version.template)
         if self.prompt.messages:
             body["messages"] = self.prompt.messages
+        if not self.version.is_text_only and (held := hold_to_schemas(body)) is not None:
+            body["tools"], self.is_held = held, True
         try:
             self.engine_body = orjson.dumps(body)
         except orjson.JSONEncodeError as error:  # it reads deeper than it writes
@@ -82,17 +86,29 @@ class ModelCall:
         self.sampling = {name: value for name, value in body.items() if name not in NOT_SAMPLING}
         if dropped := self.request.dropped | dropped:
             self.sampling["dropped"] = dropped
-        if self.prompt.mended:
-            self.sampling["mended"] = self.prompt.mended
+        self._note_mended()
+
+    def _note_mended(self) -> None:
+        """Tell the client and the pool what the engine is asked in other words than the client's."""
+        mended = self.prompt.mended | ({STRICT: "a call is insisted on"} if self.is_held else {})
+        if mended:
+            self.sampling["mended"] = mended
+        else:
+            self.sampling.pop("mended", None)
 
     def mend(self, status: int, refusal: bytes) -> bool:
         """Change what the engine is asked so that it may take it; says whether there was anything to change."""
         if self._lower_limit(refusal):
             return True
-        if not self.prompt.make_stricter(status, refusal):
+        if self.is_held and is_beyond_grammar(status, refusal):
+            self.is_held = False
+            changed = {"tools": self.request.engine_body["tools"]}
+        elif self.prompt.make_stricter(status, refusal):
+            changed = {"messages": self.prompt.messages}
+        else:
             return False
-        self.engine_body = orjson.dumps(orjson.loads(self.engine_body) | {"messages": self.prompt.messages})
-        self.sampling["mended"] = self.prompt.mended
+        self.engine_body = orjson.dumps(orjson.loads(self.engine_body) | changed)
+        self._note_mended()
         return True
 
     def _lower_limit(self, refusal: bytes) -> bool:

@@ -55,6 +55,14 @@ def test_tools_join_the_system_message(render: Render) -> None:
     assert "<tools>" not in rest
 
 
+@pytest.mark.parametrize("is_strict", [True, False, None])
+def test_a_tool_reads_the_same_whether_its_calls_are_held_to_its_schema_or_not(
+    render: Render, is_strict: bool | None
+) -> None:
+    tool = {**WEATHER, "function": {**WEATHER["function"], "strict": is_strict}}
+    assert render(ASK, tools=[tool]) == render(ASK, tools=[WEATHER])
+
+
 def test_tools_get_a_system_message_when_there_is_none(render: Render) -> None:
     assert render(ASK, tools=[WEATHER]).startswith("<|im_start|>system\n# Tools\n")
 
