@@ -4,7 +4,7 @@ A field in no table is refused by name: engines take any field and say nothing o
 that is misspelt, or meant for another server, would be lost in silence. Knows no dialect's own fields.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from difflib import get_close_matches
 from typing import Any
 
@@ -112,6 +112,7 @@ _ADVICE = {
     "reasoning": "Use `reasoning_effort`.",
     "thinking": "Use `reasoning_effort`, or what the model's template knows in `chat_template_kwargs`.",
 }
+_LIMITS = ("max_completion_tokens", "max_output_tokens", "max_tokens", "max_new_tokens")  # dialects differ
 LONGEST_NAME = 100  # letters of a client's own name for a field that it is told
 
 
@@ -129,10 +130,12 @@ def refuse_unknown(body: Mapping[str, Any], known: frozenset[str]) -> None:
             )
 
 
-def _advise(name: str, known: Iterable[str]) -> str:
+def _advise(name: str, known: frozenset[str]) -> str:
     if name in _ADVICE:
         return f" {_ADVICE[name]}"
     found = get_close_matches(name, sorted(known), n=1, cutoff=0.8)
+    if name in _LIMITS:
+        found = [limit for limit in _LIMITS if limit in known]
     return f" Did you mean `{found[0]}`?" if found else ""
 
 

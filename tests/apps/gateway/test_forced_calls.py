@@ -1,4 +1,4 @@
-"""A call that the client insists on is held to its tool's schema, in every dialect, unless the client says otherwise."""
+"""A call that the client insists on is held to its tool's schema, in every dialect, unless it says otherwise."""
 
 import json
 from typing import Any

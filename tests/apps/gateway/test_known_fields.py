@@ -21,6 +21,7 @@ from apps.gateway.errors import ApiError
 from apps.gateway.known_fields import IGNORED, REFUSED, SAMPLING, TEMPLATE
 from apps.gateway.messages.shapes import read_messages_request
 from apps.gateway.responses import shapes as response_shapes
+from clawplatform.env import ROOT
 
 Json = dict[str, Any]
 Read = Callable[[bytes], Any]
@@ -66,7 +67,8 @@ def test_a_name_without_end_is_not_repeated_without_end(read: Read, body: Json) 
     ("name", "advice"),
     [
         ("temprature", "Did you mean `temperature`?"),
-        ("max_output_tokens", "has it."),
+        ("max_output_tokens", "Did you mean `max_completion_tokens`?"),
+        ("colour", "has it."),
         ("enable_thinking", "`chat_template_kwargs`"),
         ("guided_json", "`structured_outputs`"),
         ("extra_body", "beside the other fields"),
@@ -76,6 +78,11 @@ def test_the_refusal_says_what_to_do_instead(name: str, advice: str) -> None:
     error = refusal(chat_shapes.read_chat_request, {"model": "otter", "messages": SAID, name: False})
     assert (error.code, error.param) == ("unknown_parameter", name)
     assert advice in error.message
+
+
+def test_each_dialects_own_limit_is_named() -> None:
+    error = refusal(response_shapes.check_request, {"model": "otter", "input": "hello", "max_tokens": 5})
+    assert "Did you mean `max_output_tokens`?" in error.message
 
 
 @pytest.mark.parametrize("name", sorted(REFUSED))
@@ -131,3 +138,10 @@ def test_no_field_stands_in_two_tables() -> None:
         for place, table in enumerate(tables):
             for other in tables[place + 1 :]:
                 assert not table & other, name
+
+
+def test_the_page_about_requests_names_every_field() -> None:
+    page = (ROOT / "docs" / "requests.md").read_text()
+    openais = get_type_hints(chat_params.CompletionCreateParamsStreaming).keys()
+    told = ((SAMPLING | TEMPLATE) - openais) | IGNORED | REFUSED.keys()
+    assert [name for name in sorted(told) if f"`{name}`" not in page] == []
