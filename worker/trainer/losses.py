@@ -19,7 +19,6 @@ from apps.core.contracts.training import LossSettings
 from worker.trainer.corrections import Drift, weigh_tokens
 from worker.trainer.measures import LossSums, k2, k3
 from worker.trainer.segments import segment_mean
-from worker.trainer.tries import Targets
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,17 +53,6 @@ class TokenLoss:
 
     values: Tensor
     is_clipped: Tensor
-
-
-def token_logprobs(logits: Tensor, targets: Targets) -> tuple[Tensor, Tensor]:
-    """Return log-probs of `targets` and entropies where they were sampled, (N,), in nats at the targets' temperatures.
-
-    logits (R, V), of the targets' nodes. Entropies carry no gradient.
-    """
-    distribution = torch.log_softmax(logits.float() / targets.temperatures[:, None], dim=-1)  # (R, V)
-    fixed = distribution.detach()
-    entropies = -(fixed.exp() * fixed).sum(-1)  # (R,)
-    return distribution[targets.rows, targets.token_ids], entropies[targets.rows]
 
 
 def policy_loss(tokens: PolicyTokens, loss: LossSettings) -> PolicyLoss:

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from apps.core.contracts.training import TrainJob
 from worker.trainer.errors import TrainerError
-from worker.trainer.losses import token_logprobs
+from worker.trainer.logprobs import token_logprobs
 from worker.trainer.trie_attention import lay_out
 from worker.trainer.tries import Targets, Trie
 from worker.trainer.tuning import load_base, load_model

@@ -9,7 +9,6 @@ from several blocks is joined by their log-sum-exps, and backwards each block ne
 Axes: H heads, T nodes, D dimensions of a head.
 """
 
-from collections.abc import Iterator
 from typing import Any, TypeAlias
 
 import torch
@@ -25,7 +24,7 @@ from worker.trainer.tries import Segment, Trie, find_segments
 NAME = "trie"  # a model's attn_implementation
 UNSUPPORTED = ("softcap", "s_aux", "position_bias")  # what some models' attention is changed by
 Layout: TypeAlias = "tuple[Segment, ...] | BlockMask | None"  # None: a single path
-Block: TypeAlias = tuple[slice, slice, bool]  # queries, keys, is causal
+Block: TypeAlias = tuple[slice, slice, slice]  # an index: of all heads, some nodes
 
 # What torch's public attention calls on a CPU; that one keeps the log-sum-exp to itself.
 _flash = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu  # noqa: SLF001
@@ -87,27 +86,27 @@ def _cast(*tensors: Tensor) -> tuple[Tensor, ...]:
 
 
 class BlockAttention(torch.autograd.Function):  # type: ignore[misc]  # torch is Any to the type checker
-    """Attention over the blocks of a trie's segments, on a CPU; all tensors (1, H, T, D)."""
+    """Attention over the blocks of a trie's segments, on a CPU; all tensors (1, H, T, D).
+
+    Every node is a query of its segment's own block; the blocks with followers add to that, in single precision.
+    """
 
     @staticmethod
     def forward(  # noqa: PLR0917  autograd passes by position
         ctx: Any, query: Tensor, key: Tensor, value: Tensor, segments: tuple[Segment, ...], scaling: float
     ) -> Tensor:
         """Return what each query gathers from the values that it sees."""
-        exact = torch.promote_types(query.dtype, torch.float32)
-        joined = torch.empty_like(query, dtype=exact)
-        logsumexp = torch.empty(query.shape[:-1], dtype=exact)  # (1, H, T)
-        for queries, keys, is_causal in _list_blocks(segments):
-            part, part_logsumexp = _flash(
-                query[:, :, queries], key[:, :, keys], value[:, :, keys], is_causal=is_causal, scale=scaling
-            )
-            if is_causal:  # each query's first block
-                joined[:, :, queries], logsumexp[:, :, queries] = part, part_logsumexp
-            else:
-                share = torch.sigmoid(part_logsumexp - logsumexp[:, :, queries])
-                joined[:, :, queries].lerp_(part.to(exact), share[..., None])
-                logsumexp[:, :, queries] = torch.logaddexp(logsumexp[:, :, queries], part_logsumexp)
-        output = joined.to(query.dtype)
+        shared = _list_shared_blocks(segments)
+        output = torch.empty_like(query, dtype=_sum_type(query, shared))
+        logsumexp = torch.empty(query.shape[:-1], dtype=torch.promote_types(query.dtype, torch.float32))  # (1, H, T)
+        for own in _list_own_blocks(segments):
+            output[own], logsumexp[own] = _flash(query[own], key[own], value[own], is_causal=True, scale=scaling)
+        for queries, keys in shared:
+            part, part_logsumexp = _flash(query[queries], key[keys], value[keys], scale=scaling)
+            share = torch.sigmoid(part_logsumexp - logsumexp[queries])
+            output[queries].lerp_(part.to(output.dtype), share[..., None])
+            logsumexp[queries] = torch.logaddexp(logsumexp[queries], part_logsumexp)
+        output = output.to(query.dtype)
         ctx.save_for_backward(query, key, value, output, logsumexp)
         ctx.segments, ctx.scaling = segments, scaling
         return output
@@ -116,33 +115,54 @@ class BlockAttention(torch.autograd.Function):  # type: ignore[misc]  # torch is
     def backward(ctx: Any, grad_output: Tensor) -> tuple[Tensor | None, ...]:
         """Return the gradients of query, key and value, each the sum over its blocks."""
         query, key, value, output, logsumexp = ctx.saved_tensors
-        exact = logsumexp.dtype
-        grads = [torch.zeros_like(tensor, dtype=exact) for tensor in (query, key, value)]
-        for queries, keys, is_causal in _list_blocks(ctx.segments):
-            parts = _flash_backward(
-                grad_output[:, :, queries],
-                query[:, :, queries],
-                key[:, :, keys],
-                value[:, :, keys],
-                output[:, :, queries],
-                logsumexp[:, :, queries],
+
+        def differentiate(queries: Block, keys: Block, *, is_causal: bool) -> tuple[Tensor, Tensor, Tensor]:
+            parts: tuple[Tensor, Tensor, Tensor] = _flash_backward(
+                grad_output[queries],
+                query[queries],
+                key[keys],
+                value[keys],
+                output[queries],
+                logsumexp[queries],
                 0.0,
                 is_causal,
                 scale=ctx.scaling,
             )
-            for grad, part, where in zip(grads, parts, (queries, keys, keys), strict=True):
-                grad[:, :, where] += part
+            return parts
+
+        shared = _list_shared_blocks(ctx.segments)
+        grads = [torch.empty_like(tensor, dtype=_sum_type(query, shared)) for tensor in (query, key, value)]
+        for own in _list_own_blocks(ctx.segments):
+            for grad, part in zip(grads, differentiate(own, own, is_causal=True), strict=True):
+                grad[own] = part
+        for queries, keys in shared:
+            parts = differentiate(queries, keys, is_causal=False)
+            for grad, block, part in zip(grads, (queries, keys, keys), parts, strict=True):
+                grad[block] += part
         return (*(grad.to(query.dtype) for grad in grads), None, None)
 
 
-def _list_blocks(segments: tuple[Segment, ...]) -> Iterator[Block]:
-    """Yield each segment's causal block with itself, then each segment's keys with the queries of its followers."""
-    for segment in segments:
-        own = slice(segment.start, segment.stop)
-        yield own, own, True
-    for segment in segments:
-        if segment.stop < segment.end:
-            yield slice(segment.stop, segment.end), slice(segment.start, segment.stop), False
+def _list_own_blocks(segments: tuple[Segment, ...]) -> list[Block]:
+    """Return the nodes of each segment: among themselves they are causal."""
+    return [_block(segment.start, segment.stop) for segment in segments]
+
+
+def _list_shared_blocks(segments: tuple[Segment, ...]) -> list[tuple[Block, Block]]:
+    """Return for each segment with followers these, as queries, and its nodes, as the keys that all of them see."""
+    return [
+        (_block(segment.stop, segment.end), _block(segment.start, segment.stop))
+        for segment in segments
+        if segment.stop < segment.end
+    ]
+
+
+def _block(start: int, stop: int) -> Block:
+    return slice(None), slice(None), slice(start, stop)
+
+
+def _sum_type(tensor: Tensor, shared: list[tuple[Block, Block]]) -> Any:
+    """Return the type to add blocks up in: the tensor's own where there is nothing to add."""
+    return torch.promote_types(tensor.dtype, torch.float32) if shared else tensor.dtype
 
 
 AttentionInterface.register(NAME, attend)

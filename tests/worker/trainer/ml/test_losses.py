@@ -8,9 +8,8 @@ from torch import Tensor
 
 from apps.core.contracts.training import LossSettings
 from tests.worker.trainer.ml.policy_tokens import compute, make_tokens
-from worker.trainer.losses import LOSSES, PolicyTokens, policy_loss, token_logprobs
+from worker.trainer.losses import LOSSES, PolicyTokens, policy_loss
 from worker.trainer.measures import combine, k2, k3, summarise
-from worker.trainer.tries import Targets
 
 PPO = LossSettings(kind="ppo", clip_low=0.2, clip_high=0.28)
 DUAL = LossSettings(kind="dual_clip", clip_low=0.2, clip_high=0.2, dual_clip=3.0)
@@ -142,19 +141,6 @@ def test_k2_has_the_gradient_of_the_reverse_divergence_and_k3_has_not() -> None:
     third = gradient_of((probabilities * k3(reference - torch.log_softmax(logits, 0))).sum())
     assert torch.allclose(second, exact, atol=1e-12)
     assert not torch.allclose(third, exact, atol=1e-2)
-
-
-def test_logprobs_and_entropy_are_those_at_the_sampling_temperature() -> None:
-    logits = torch.tensor([[0.0, math.log(4.0)]])  # temperature 2: sqrt(4) = 2, so 1/3 and 2/3
-    targets = Targets(
-        nodes=torch.tensor([0]),
-        temperatures=torch.tensor([2.0]),
-        rows=torch.tensor([0, 0]),
-        token_ids=torch.tensor([1, 0]),
-    )
-    logprobs, entropies = token_logprobs(logits, targets)
-    assert logprobs.tolist() == pytest.approx([math.log(2 / 3), math.log(1 / 3)])
-    assert entropies.tolist() == pytest.approx([-(math.log(1 / 3) / 3 + 2 * math.log(2 / 3) / 3)] * 2, abs=1e-6)
 
 
 @pytest.mark.parametrize(

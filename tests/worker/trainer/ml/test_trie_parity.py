@@ -41,9 +41,7 @@ def load_whole(model_dir: Path) -> Policy:
 
 def load_checkpointed(model_dir: Path) -> Policy:
     """One that computes its layers again on the way back."""
-    policy = load_whole(model_dir)
-    policy.model.gradient_checkpointing_enable()
-    return policy
+    return load_policy(make_job(model_dir, tuning="full", lora=None, gradient_checkpointing=True))
 
 
 @pytest.fixture(
