@@ -5,7 +5,7 @@ WEB := .venv/bin/python
 export DJANGO_SETTINGS_MODULE := clawplatform.settings
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run demo stop test check fmt bench-gateway bench-recorder bench-pool bench-console doctor clean
+.PHONY: help setup run demo stop test check fmt bench-gateway bench-recorder bench-pool bench-console bench-trainer doctor clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-13s %s\n", $$1, $$2}'
@@ -70,6 +70,10 @@ bench-console:  ## measure the server's time for each page over a large pool (AR
 bench-pool:  ## measure what conversations take in the pool, and how fast they come in and out
 	@$(PYTHON) setup/bootstrap.py dev
 	@exec $(WEB) -m bench.pool $(ARGS)
+
+bench-trainer:  ## measure an optimizer step beside plain torch, DeepSpeed with padding and TRL
+	@$(PYTHON) setup/bootstrap.py ml
+	@exec .venv-ml/bin/python -m bench.trainer $(ARGS)
 
 doctor:  ## say what is wrong on this machine and what to do about it
 	@$(PYTHON) setup/bootstrap.py web

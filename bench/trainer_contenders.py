@@ -228,7 +228,6 @@ def _build_trl_trainer(samples: Samples, *, job: TrainJob, folder: Path) -> tupl
     from transformers import AutoModelForCausalLM  # noqa: PLC0415
 
     from worker.engine.models.tiny import train_tokenizer  # noqa: PLC0415
-    from worker.trainer.tuning import _lora_config  # noqa: PLC0415
 
     longest = max(len(s.prompt_ids) for s in samples) + max(len(s.completion_ids) for s in samples)
     n_rows = max(1, job.max_tokens_per_microbatch // longest)
@@ -244,13 +243,14 @@ def _build_trl_trainer(samples: Samples, *, job: TrainJob, folder: Path) -> tupl
         gradient_checkpointing=False,
         report_to="none",
     )
+    policy = load_policy(job)  # for its adapter's configuration
     trainer = GRPOTrainer(
         model=AutoModelForCausalLM.from_pretrained(job.base_model_dir, dtype=torch.float32),
         reward_funcs=lambda completions, **_: [0.0] * len(completions),
         args=settings,
         train_dataset=Dataset.from_dict({"prompt": ["Hello"] * len(samples)}),
         processing_class=train_tokenizer(),
-        peft_config=_lora_config(job.lora),
+        peft_config=policy.model.peft_config["default"],
     )
     trainer.create_optimizer()
     return trainer, n_rows
