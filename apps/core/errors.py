@@ -48,6 +48,13 @@ class Conflict(ServiceError):
     code = "conflict"
 
 
+class TooMany(ServiceError):
+    """The caller asks more often than it may; `retry_after_s` says when it may again."""
+
+    status = 429
+    code = "rate_limited"
+
+
 class Unavailable(ServiceError):
     """A part that this needs does not answer; trying again later may help."""
 

@@ -6,6 +6,7 @@ from apps.core.admin import ReadOnlyAdmin
 from apps.feedback.graders.models import Grader, GraderVersion, Grading
 from apps.feedback.models import Label, ScoreSchema
 from apps.feedback.preferences.models import Preference
+from apps.feedback.thumbs.models import ThumbToken
 
 
 @admin.register(Label)
@@ -46,6 +47,12 @@ class GraderAdmin(ReadOnlyAdmin):
 class GraderVersionAdmin(ReadOnlyAdmin):
     list_display = ("id", "grader", "number", "field", "query", "sample", "author", "created_at")
     list_select_related = ("grader", "author")
+
+
+@admin.register(ThumbToken)
+class ThumbTokenAdmin(ReadOnlyAdmin):
+    list_display = ("id", "agent", "name", "per_minute", "last_used_at", "disabled_at")
+    list_select_related = ("agent",)
 
 
 @admin.register(Grading)

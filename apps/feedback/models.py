@@ -97,6 +97,7 @@ class Label(models.Model):
     grader = models.ForeignKey(
         "feedback.GraderVersion", on_delete=models.PROTECT, null=True, blank=True, related_name="labels"
     )
+    token = models.ForeignKey("feedback.ThumbToken", on_delete=models.SET_NULL, null=True, blank=True, related_name="+")
     end_user = models.CharField(max_length=100, blank=True, default="", db_default="")  # as the app names them
     # Nothing is done when the successor goes, since both go at once, with their trajectory.
     superseded_by = models.OneToOneField(
@@ -156,3 +157,4 @@ class Label(models.Model):
 from apps.feedback.graders import models as _graders  # noqa: E402, F401 (Django looks for tables here)
 from apps.feedback.preferences import models as _preferences  # noqa: E402, F401
 from apps.feedback.queues import models as _queues  # noqa: E402, F401
+from apps.feedback.thumbs import models as _thumbs  # noqa: E402, F401

@@ -21,6 +21,7 @@ from apps.feedback.models import Label, LabelQuerySet, Source
 from apps.feedback.rewards import recompute
 from apps.feedback.schemas import ProjectSchema, find_schema
 from apps.feedback.score_schema import MAX_TEXT, REWARD_FIELD, FieldKind
+from apps.feedback.thumbs.models import ThumbToken
 from apps.trajectories.messages import spoken_text
 from apps.trajectories.models import Step, Trajectory
 from apps.trajectories.services import find_trajectory
@@ -49,12 +50,14 @@ class Answer:
 
 @dataclass(frozen=True, kw_only=True)
 class Author:
-    """Who speaks as one of the sources: a person, a key (an app's end user may stand behind it), or a grader."""
+    """Who speaks as one of the sources: a person, a key or a web page's token (an app's end user may stand behind
+    both), or a grader."""
 
     caller: Caller = field(default_factory=Caller)
     source: Source
     end_user: str = ""
     grader: GraderVersion | None = None
+    token: ThumbToken | None = None
 
     def columns(self) -> dict[str, Any]:
         """Return what this author's labels bear."""
@@ -64,6 +67,7 @@ class Author:
             "key": self.caller.key,
             "end_user": self.end_user,
             "grader": self.grader,
+            "token": self.token,
         }
 
     def own(self) -> Q:
@@ -148,6 +152,29 @@ def add_grades(*, grader: GraderVersion, source: Source, trajectory: Trajectory,
     _write_labels(drafts, answers=answers, author=author)
 
 
+def add_vote(*, token: ThumbToken, end_user: str, answer: Answer) -> Label:
+    """Add what an end user says by a page's token; the same user's earlier word on the target is superseded."""
+    assert answer.step is not None  # noqa: S101 (a page judges answers)
+    trajectory = answer.step.trajectory
+    author = Author(source=Source.END_USER, token=token, end_user=end_user)
+    _check_words(end_user=end_user)
+    draft = _draft(answer, author=author, trajectory=trajectory, schema=find_schema(trajectory.project_id))
+    [label] = _write_labels([draft], answers=[answer], author=author)
+    return label
+
+
+@transaction.atomic
+def take_back_vote(*, token: ThumbToken, end_user: str, step: Step, field: str) -> Label:
+    """Undo what an end user said by a page's token. Conflict when they say nothing of the step."""
+    _check_words(end_user=end_user)
+    author = Author(source=Source.END_USER, token=token, end_user=end_user)
+    trajectory = Trajectory.objects.select_for_update().get(pk=step.trajectory_id)
+    standing = _own(author, trajectory).filter(step=step, field=field).first()
+    if standing is None:
+        raise Conflict("there is nothing to take back")
+    return _undo(standing, trajectory=trajectory, author=author)
+
+
 @transaction.atomic
 def label_steps(*, caller: Caller, trajectory: Trajectory, values: Mapping[str, float]) -> None:
     """Reward many steps of one trajectory at once, by id; what the author said of a step before is superseded.
@@ -187,17 +214,21 @@ def take_back_label(*, caller: Caller, label: Label) -> Label:
         if current.is_undo:
             raise Conflict("this label is an undo itself; add a label instead")
         author = Author(caller=caller, source=Source(current.source), end_user=current.end_user)
-        undo = _make(author, trajectory, step_id=current.step_id, span=current.span, field=current.field)
-        undo.is_undo = True
-        undo.save(force_insert=True)
-        _supersede(current.pk, by=undo)
-        recompute(trajectory)
+        return _undo(current, trajectory=trajectory, author=author)
+
+
+def _undo(label: Label, *, trajectory: Trajectory, author: Author) -> Label:
+    undo = _make(author, trajectory, step_id=label.step_id, span=label.span, field=label.field)
+    undo.is_undo = True
+    undo.save(force_insert=True)
+    _supersede(label.pk, by=undo)
+    recompute(trajectory)
     return undo
 
 
 def find_label(*, caller: Caller, label_id: str) -> Label:
     """Return the label if the caller may see its project."""
-    known = Label.objects.select_related("project__team", "trajectory__project", "step", "grader__grader")
+    known = Label.objects.select_related("project__team", "trajectory__project", "step", "grader__grader", "token")
     label = known.filter(pk=label_id).first() if is_id(label_id, "labl") else None
     if label is None or caller.role_in(label.project) is None:
         raise NotFound(f"there is no label {label_id!r}")
@@ -207,7 +238,7 @@ def find_label(*, caller: Caller, label_id: str) -> Label:
 def list_labels(*, trajectory: Trajectory, step: Step | None = None) -> list[Label]:
     """Return the labels of a trajectory and its steps, or of one step, oldest first, superseded ones too."""
     labels: QuerySet[Label] = Label.objects.filter(trajectory=trajectory)
-    labels = labels.select_related("author", "key", "grader__grader")
+    labels = labels.select_related("author", "key", "grader__grader", "token")
     if step is not None:
         labels = labels.filter(step=step)
     return list(labels.order_by("id"))

@@ -62,6 +62,8 @@ class LabelSerializer(serializers.ModelSerializer[Label]):
             return label.author.email
         if label.grader is not None:
             return str(label.grader)
+        if label.token is not None:
+            return str(label.token)
         return str(label.key) if label.key is not None else ""
 
     @extend_schema_field(_SPAN | {"nullable": True})

@@ -5,6 +5,7 @@ from django.urls import include, path
 from apps.feedback.api import bulk_views, schema_views, views
 from apps.feedback.graders.api import urls as grader_urls
 from apps.feedback.preferences.api import views as preference_views
+from apps.feedback.thumbs.api import urls as thumb_urls
 
 urlpatterns = [
     path("trajectories/<str:trajectory_id>/steps", views.StepsView.as_view(), name="api-steps"),
@@ -23,6 +24,7 @@ urlpatterns = [
         name="api-take-back-preference",
     ),
     *grader_urls.urlpatterns,
+    *thumb_urls.urlpatterns,
     path("bulk-jobs", bulk_views.BulkJobsView.as_view(), name="api-bulk-jobs"),
     path("bulk-jobs/<str:job_id>", bulk_views.BulkJobView.as_view(), name="api-bulk-job"),
     path("bulk-jobs/<str:job_id>/failures", bulk_views.BulkFailuresView.as_view(), name="api-bulk-failures"),
