@@ -20,6 +20,9 @@ SELECTED = (
     "selection.snapshot",
 )
 LABELS = {
+    "recipe.gae_lambda": "GAE's lambda",
+    "recipe.value_coefficient": "Weight of the critic's loss",
+    "recipe.value_clip": "Clip of values",
     "recipe.credit": "Credit",
     "recipe.turn_discount": "Discount by turn",
     "recipe.algorithm": "Learns from",
@@ -129,6 +132,7 @@ CHOICES = {
     ),
     "recipe.estimator": (
         ("ema", "their moving mean"),
+        ("gae", "what a critic expects of each step (PPO, GAE)"),
         ("batch", "the batch's mean"),
         ("reinforce_pp", "the batch's mean, by its spread (REINFORCE++)"),
         ("rloo", "the other tries at the prompt (RLOO)"),

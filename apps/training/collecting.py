@@ -14,12 +14,11 @@ from apps.training.batching import DiscardReason, StepFacts, discard_reason
 from apps.training.estimators import (
     BaselineState,
     Scored,
-    are_all_zero,
     compute_advantages,
     compute_turn_advantages,
 )
-from apps.training.recipes import RecipeConfig
-from apps.training.returns import add_final, discount_returns
+from apps.training.recipes import CRITIC, RecipeConfig
+from apps.training.returns import add_final, discount_returns, undo_discount
 from apps.trajectories.models import ExchangeStatus, SideCall, Step, Trajectory
 from apps.trajectories.trie import StepView, load_steps
 
@@ -70,7 +69,8 @@ class Collected:
     @property
     def is_empty(self) -> bool:
         """Say whether training on this would change nothing."""
-        return are_all_zero(sample.advantage for sample in self.samples) and not self.judged
+        is_silent = all(sample.advantage == 0 and sample.reward is None for sample in self.samples)
+        return is_silent and not self.judged
 
     @property
     def n_samples(self) -> int:
@@ -84,6 +84,8 @@ def collect_samples(lent: Lent, *, recipe: RecipeConfig, baseline: BaselineState
     usable = {
         row.id: list(_usable_steps(row, lent, recipe=recipe, line=line, discards=discards)) for row in lent.trajectories
     }
+    if recipe.estimator == CRITIC:
+        return _collect_turns(lent, usable, recipe=recipe, baseline=baseline, line=line, discards=discards)
     assign = _assign_by_step if recipe.credit == "step" else _assign_by_trajectory
     advantages, baseline = assign(lent, usable, recipe=recipe, baseline=baseline)
     samples, distances = [], []
@@ -114,6 +116,33 @@ def _assign_by_trajectory(
     scored = [_score(row, usable[row.id], reward=lent.rewards[row.id] or 0.0) for row in lent.trajectories]
     advantages, baseline = compute_advantages(scored, recipe=recipe, baseline=baseline)
     return {view.row.id: advantages[row_id] for row_id, views in usable.items() for view in views}, baseline
+
+
+def _collect_turns(
+    lent: Lent,
+    usable: Usable,
+    *,
+    recipe: RecipeConfig,
+    baseline: BaselineState,
+    line: Mapping[str, int],
+    discards: Counter[DiscardReason],
+) -> Collected:
+    """Return each turn with what came of it before the next one: the trainer's critic does the rest."""
+    samples, distances = [], []
+    for row in lent.trajectories:
+        returns = dict(read_returns(row, lent.facts[row.id], recipe=recipe))
+        views = [view for view in usable[row.id] if returns[view.row.id] is not None]
+        discards[DiscardReason.NO_REWARD] += len(usable[row.id]) - len(views)
+        kept = [returns[view.row.id] or 0.0 for view in views]
+        for view, reward in zip(views, undo_discount(kept, discount=recipe.own("turn_discount")), strict=True):
+            samples.append(replace(_sample(view, advantage=0.0), reward=reward))
+            distances.append(line[view.row.version_id or ""])
+    return Collected(
+        samples=samples,
+        discards=name_discards(+discards),
+        staleness=sum(distances) / max(1, len(distances)),
+        baseline=baseline,
+    )
 
 
 def _assign_by_step(

@@ -2,9 +2,9 @@
 
 from dataclasses import fields
 
-from apps.core.contracts.training import LoraSettings, LossSettings, OptimizerSettings, TrainJob
+from apps.core.contracts.training import CriticSettings, LoraSettings, LossSettings, OptimizerSettings, TrainJob
 from apps.training.models import Run
-from apps.training.recipes import RecipeConfig, read_recipe
+from apps.training.recipes import CRITIC, RecipeConfig, read_recipe
 
 
 def build_job(run: Run, *, device: str, engine_dtype: str) -> TrainJob:
@@ -27,6 +27,7 @@ def build_job(run: Run, *, device: str, engine_dtype: str) -> TrainJob:
         seed=recipe.seed,
         device=device,
         algorithm=recipe.algorithm,
+        critic=_build_critic(recipe),
         precision="fp32" if engine_dtype == "float32" else "bf16",
         tuning=recipe.tuning,
         offload=recipe.offload,
@@ -34,6 +35,12 @@ def build_job(run: Run, *, device: str, engine_dtype: str) -> TrainJob:
         keep_checkpoints=recipe.keep_checkpoints,
         keep_best=recipe.keep_best,
     )
+
+
+def _build_critic(recipe: RecipeConfig) -> CriticSettings | None:
+    if recipe.estimator != CRITIC:
+        return None
+    return CriticSettings(**{field.name: recipe.own(field.name) for field in fields(CriticSettings)})
 
 
 def _build_lora(recipe: RecipeConfig) -> LoraSettings | None:

@@ -20,6 +20,7 @@ SFT = "sft"
 PREFERENCE = "preference"
 UNPAIRED = "unpaired"
 REWARD_MODEL = "reward_model"
+CRITIC = "gae"
 PAIRED = (PREFERENCE, REWARD_MODEL)  # what learns from pairs
 LABELS: Mapping[str, Default] = {"learning_rate": 1e-4, "epochs": 1, "promote": True}
 
@@ -62,6 +63,7 @@ OWN_SETTINGS: Mapping[str, Mapping[str, Mapping[str, Default]]] = {
         "grpo": GROUPS,
         "dr_grpo": GROUPS,
         "maxrl": GROUPS,
+        "gae": {"gae_lambda": 0.95, "value_coefficient": 0.5, "value_clip": 0.2},
     },
     "credit": {"trajectory": {}, "step": {"turn_discount": 1.0}},
     "loss": {
@@ -114,6 +116,8 @@ def default_settings(chosen: Mapping[str, Any]) -> dict[str, Default]:
     for axis, choices in OWN_SETTINGS.items():
         choice = chosen.get(axis) or found.get(axis)
         found |= choices.get(choice, {}) if isinstance(choice, str) else {}
+        if axis == "estimator" and choice == CRITIC:
+            found |= {"credit": "step", "drop_without_signal": False}
     return found
 
 
@@ -127,12 +131,19 @@ class RecipeConfig(ResourceConfig):
         "from corrections. unpaired: from single verdicts, good or bad. reward_model: a model that judges, from pairs.",
     )
     estimator: (
-        Literal["ema", "batch", "reinforce_pp", "reinforce_pp_baseline", "rloo", "grpo", "dr_grpo", "maxrl"] | None
+        Literal["ema", "batch", "reinforce_pp", "reinforce_pp_baseline", "rloo", "grpo", "dr_grpo", "maxrl", "gae"]
+        | None
     ) = Field(
         default=None,
         description="What a reward is compared with. ema (the usual one), batch and reinforce_pp suit live traffic, "
-        "where every prompt occurs once; the others compare the tries at one prompt.",
+        "where every prompt occurs once; gae too, with a critic that learns what to expect of each step; the others "
+        "compare the tries at one prompt.",
     )
+    gae_lambda: float | None = Field(
+        default=None, ge=0, le=1, description="With gae: 0 trusts the critic's next word alone, 1 what came in the end."
+    )
+    value_coefficient: float | None = Field(default=None, gt=0, le=10, description="What the critic's loss weighs.")
+    value_clip: float | None = Field(default=None, gt=0, le=10, description="How far a value moves in one step.")
     credit: Literal["trajectory", "step"] | None = Field(
         default=None,
         description="What a reward is given to: all steps of its trajectory alike (the usual one), or each step by "
@@ -276,6 +287,10 @@ class RecipeConfig(ResourceConfig):
             raise ValueError("overlong_tokens makes rewards negative, and maxrl is defined for others only")
         if self.loss == "dppo_tv" and self.correction not in {"none", "negative_mask"}:
             raise ValueError(f"correction {self.correction} would count twice: dppo_tv compares with the engine itself")
+        if self.estimator == CRITIC and (self.credit != "step" or self.drop_without_signal):
+            raise ValueError("gae gives each step its own credit, and knows no signal before the critic has spoken")
+        if self.estimator == CRITIC and self.overlong_tokens is not None:
+            raise ValueError("overlong_tokens has no effect with the estimator gae; leave it out, or choose ema")
         if self.group_size is not None and self.trajectories_per_step % self.group_size:
             raise ValueError(
                 f"trajectories_per_step ({self.trajectories_per_step}) must be a multiple of group_size "

@@ -23,3 +23,11 @@ def discount_returns(rewards: Sequence[float | None], *, discount: float) -> lis
         later = sum(known) if known else None
         returns.append(later)
     return returns[::-1]
+
+
+def undo_discount(returns: Sequence[float], *, discount: float) -> list[float]:
+    """Return the rewards of which these are the returns, r_k = G_k - discount G_k+1: what came before the next turn.
+
+    Turns that are left out in between pass what they brought on to the turn before them.
+    """
+    return [value - discount * later for value, later in zip(returns, [*returns[1:], 0.0], strict=False)]

@@ -8,6 +8,7 @@ from typing import Protocol
 
 from apps.core.contracts.training import TrainBatch, TrainJob
 from worker.trainer.batches import check_batch, check_judged
+from worker.trainer.critic import load_actor
 from worker.trainer.errors import TrainerError
 from worker.trainer.label_steps import list_answers, list_endings, train_on_labels
 from worker.trainer.model import Policy, load_policy
@@ -50,7 +51,7 @@ def find_algorithm(job: TrainJob) -> Algorithm:
 
 ON_LABELS = Algorithm(check=check_judged, train=partial(train_on_labels, list_samples=list_answers))
 ALGORITHMS: Mapping[str, Algorithm] = {
-    "policy_gradient": Algorithm(check=check_batch, train=train_step),
+    "policy_gradient": Algorithm(check=check_batch, train=train_step, load=load_actor),
     "sft": ON_LABELS,
     "preference": ON_LABELS,
     "unpaired": ON_LABELS,

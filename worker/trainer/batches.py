@@ -18,7 +18,7 @@ def check_batch(batch: TrainBatch, *, step: int, vocab_size: int, max_length: in
     _check_step(batch, step=step, n_answers=len(batch.samples))
     for sample in batch.samples:
         _check_sample(sample, vocab_size=vocab_size, max_length=max_length)
-    if all(sample.advantage == 0 for sample in batch.samples):
+    if all(sample.advantage == 0 and sample.reward is None for sample in batch.samples):
         raise BatchError(
             f"Every advantage in the batch of step {step} is zero, so it would change nothing: all rewards equal their "
             "baseline. Collect trajectories with differing rewards, or use the EMA baseline if each prompt occurs once."

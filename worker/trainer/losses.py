@@ -97,6 +97,7 @@ def _add_up(tokens: PolicyTokens, total: Tensor, *, corrections: Tensor, is_clip
         reference_kl=k3(to_reference).sum(),
         entropy=tokens.entropies.double().sum(),
         logprob_diff=log_ratio.abs().sum(),
+        value_loss=torch.zeros_like(ratio.sum()),
     )
 
 

@@ -11,7 +11,8 @@ from torch import Tensor
 class LossSums:
     """Totals over tokens (scalars, float64, without gradient); see `summarise` for what they become.
 
-    `loss` is the weighted sum that was made small, not a sum over tokens. `ratio` is that to the policy that sampled.
+    `loss` and `value_loss` are the weighted sums that were made small, not sums over tokens. `ratio` is that to the
+    policy that sampled.
     """
 
     n_tokens: Tensor
@@ -25,6 +26,7 @@ class LossSums:
     reference_kl: Tensor
     entropy: Tensor
     logprob_diff: Tensor
+    value_loss: Tensor
 
 
 LARGEST = "ratio_max"  # the others are added up

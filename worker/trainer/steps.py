@@ -5,8 +5,8 @@ Knows the policy's engine and the loss; does not know where batches come from or
 
 import math
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import torch
@@ -16,6 +16,7 @@ from apps.core.contracts.training import LossSettings, TrainBatch, TrainJob, Tra
 from worker.trainer.aggregation import weigh_samples
 from worker.trainer.batches import split_minibatches
 from worker.trainer.corrections import needs_proximal
+from worker.trainer.critic import Expected, Turns, assess_turns, gather_turns, value_loss
 from worker.trainer.errors import TrainerError
 from worker.trainer.losses import PolicyTokens, policy_loss
 from worker.trainer.measures import LARGEST, LossSums, combine, effective_sample_size, summarise
@@ -32,6 +33,7 @@ class Part:
     proximal: Tensor
     advantages: Tensor
     reference: Tensor | None
+    turns: Turns | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,18 +48,26 @@ class OptimizerStep:
 def train_step(engine: Any, batch: TrainBatch, *, job: TrainJob, ranks: Ranks) -> dict[str, float]:
     """Train one epoch on `batch` and return the step's metrics. Raises StopRequested between optimizer steps."""
     began = time.monotonic()
+    samples: Sequence[TrainSample] = batch.samples
+    expected: Mapping[str, Expected] | None = None
+    if job.critic is not None:
+        samples, expected = assess_turns(engine, samples, critic=job.critic, job=job, ranks=ranks)
     minibatches = split_minibatches(
-        batch.samples, minibatch_samples=job.optimizer.minibatch_samples, seed=job.seed, step=batch.step
+        samples, minibatch_samples=job.optimizer.minibatch_samples, seed=job.seed, step=batch.step
     )
-    prepared = [prepare_minibatch(engine, minibatch, job=job, ranks=ranks) for minibatch in minibatches]
+    prepared = [
+        prepare_minibatch(engine, minibatch, job=job, ranks=ranks, expected=expected) for minibatch in minibatches
+    ]
     done = []
     for parts in prepared:
         ranks.raise_if_stopped()
         done.append(optimizer_step(engine, parts, job=job, ranks=ranks))
     seconds = time.monotonic() - began
     n_tokens = sum(len(sample.prompt_ids) + len(sample.completion_ids) for sample in batch.samples)
+    sums = combine([each.sums for each in done])
     return {
-        **summarise(combine([each.sums for each in done]), n_optimizer_steps=len(done)),
+        **summarise(sums, n_optimizer_steps=len(done)),
+        **({"value_loss": float(sums.value_loss) / len(done)} if job.critic is not None else {}),
         "grad_norm": sum(each.grad_norm for each in done) / len(done),
         "step_scale": sum(each.scale for each in done) / len(done),
         "mean_logprob_diff": float(done[0].sums.logprob_diff / done[0].sums.n_tokens),
@@ -69,14 +79,29 @@ def train_step(engine: Any, batch: TrainBatch, *, job: TrainJob, ranks: Ranks) -
     }
 
 
-def prepare_minibatch(engine: Any, samples: Sequence[TrainSample], *, job: TrainJob, ranks: Ranks) -> list[Part]:
-    """Return this rank's micro-batches of one optimizer step, with the log-probs that its recipe compares with."""
+def prepare_minibatch(
+    engine: Any,
+    samples: Sequence[TrainSample],
+    *,
+    job: TrainJob,
+    ranks: Ranks,
+    expected: Mapping[str, Expected] | None = None,
+) -> list[Part]:
+    """Return this rank's micro-batches of one optimizer step, with the log-probs that its recipe compares with.
+
+    `expected`: of each sample by its step id, where there is a critic.
+    """
     plans = plan_micro_batches(samples, max_tokens=job.max_tokens_per_microbatch, n_ranks=ranks.count)
     by_sample = weigh_samples(samples, job.loss)
     weights = {sample.step_id: weight for sample, weight in zip(samples, by_sample, strict=True)}
     groups = plans[ranks.index]
-    built = [build_micro_batch(group, weights=weights) if group else build_filler() for group in groups]
-    return [_look_ahead(engine, micro.to(ranks.device), loss=job.loss) for micro in built]
+    parts = []
+    for group in groups:
+        micro = (build_micro_batch(group, weights=weights) if group else build_filler()).to(ranks.device)
+        part = _look_ahead(engine, micro, loss=job.loss)
+        turns = gather_turns(micro, group, expected, n_turns=len(samples)) if expected is not None else None
+        parts.append(replace(part, turns=turns))
+    return parts
 
 
 def _look_ahead(engine: Any, micro: MicroBatch, *, loss: LossSettings) -> Part:
@@ -119,12 +144,12 @@ def optimizer_step(engine: Any, parts: Sequence[Part], *, job: TrainJob, ranks: 
 
 def forward(engine: Any, micro: MicroBatch) -> tuple[Tensor, Tensor]:
     """Return log-probs and entropies of the completion tokens; (N,) each."""
-    logprobs, entropies = engine(trie=micro.trie, targets=micro.targets)
+    logprobs, entropies, *_ = engine(trie=micro.trie, targets=micro.targets)
     return logprobs, entropies
 
 
 def _backward(engine: Any, part: Part, *, job: TrainJob, n_ranks: int) -> LossSums:
-    logprobs, entropies = forward(engine, part.micro)
+    logprobs, entropies, *values = engine(trie=part.micro.trie, targets=part.micro.targets)
     result = policy_loss(
         PolicyTokens(
             logprobs=logprobs,
@@ -138,8 +163,13 @@ def _backward(engine: Any, part: Part, *, job: TrainJob, n_ranks: int) -> LossSu
         ),
         job.loss,
     )
-    engine.backward(result.loss * n_ranks)  # DeepSpeed averages gradients over the ranks; the loss is their sum
-    return result.sums
+    loss, sums = result.loss, result.sums
+    if part.turns is not None and job.critic is not None:
+        own = value_loss(values[0][part.turns.firsts], part.turns, clip=job.critic.value_clip).sum() / part.turns.n_all
+        loss = loss + job.critic.value_coefficient * own
+        sums = replace(sums, value_loss=own.detach().double())
+    engine.backward(loss * n_ranks)  # DeepSpeed averages gradients over the ranks; the loss is their sum
+    return sums
 
 
 def step_scale(sums: LossSums, *, min_ess: float) -> float:

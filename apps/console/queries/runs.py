@@ -87,6 +87,7 @@ CHARTS: tuple[tuple[str, str, str, str], ...] = (
     ("ess", "Effective sample size", "", "1 means that every sample counts the same"),
     ("entropy", "Entropy", "nats", "At the sampling temperature; near 0 the policy has stopped exploring"),
     ("clip_fraction", "Clipped", "", "Share of tokens outside the clip range"),
+    ("value_loss", "Critic's loss", "", "How far the critic's expectations were from what came"),
     ("masked_fraction", "Masked", "", "Share of tokens that the correction gives no weight"),
     ("step_scale", "Step taken", "", "What the guard of the sample size left of each step, on average"),
     ("reference_kl", "KL to the base", "nats", "Estimated distance to the base model; 0 where no recipe asks for it"),

@@ -98,6 +98,16 @@ class OptimizerSettings:
 
 
 @dataclass(frozen=True, kw_only=True)
+class CriticSettings:
+    """How a critic judges turns: GAE's lambda, what a reward is worth one turn earlier, and its own loss."""
+
+    gae_lambda: float
+    turn_discount: float
+    value_coefficient: float
+    value_clip: float
+
+
+@dataclass(frozen=True, kw_only=True)
 class Probe:
     """A fixed sequence on which trainer and engine must agree.
 
@@ -130,6 +140,8 @@ class TrainJob:
     """"cpu" or "cuda"."""
     algorithm: str = "policy_gradient"
     """A key of `worker.trainer.algorithms.ALGORITHMS`: what is read of a batch, and which losses there are."""
+    critic: CriticSettings | None = None
+    """Whether the policy learns what to expect of a turn: advantages are then the trainer's to find."""
     precision: str = "bf16"
     """"bf16": autocast over fp32 weights; "fp32": exact, for tests and comparisons."""
     tuning: str = "lora"
@@ -161,6 +173,8 @@ class TrainSample:
     logprobs: tuple[float, ...]
     advantage: float
     temperature: float
+    reward: float | None = None
+    """With a critic: what came of this turn before the next one; a trajectory's turns stand in order. Else None."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -430,3 +430,14 @@ def test_credit_by_step_is_fed_again_unchanged(launch: LaunchRun, add_trajectory
     before = lease(attempt)
     reward_steps(rows[0], -1.0, -1.0, -1.0)
     assert lease(attempt) == before
+
+
+def test_a_critic_is_told_what_came_of_each_turn(launch: LaunchRun, add_trajectory: AddTrajectory) -> None:
+    one, other = (add_trajectory(reward=reward, steps=THREE) for reward in (1.0, 0.0))
+    first, middle, _ = reward_steps(one, 0.5, 1.0, None)
+    batch = lease(claim(launch(estimator="gae")))
+    told = [(sample.step_id, sample.reward) for sample in batch.samples if sample.trajectory_id == one.id]
+    assert told == [(first, 0.5), (middle, 1.0)]  # behind the last reward nothing is known
+    assert [sample.reward for sample in batch.samples if sample.trajectory_id == other.id] == [0.0, 0.0, 0.0]
+    assert {sample.advantage for sample in batch.samples} == {0.0}  # the trainer's to find
+    assert Batch.objects.get().discards == {"no_reward": 1}

@@ -44,6 +44,9 @@ def test_what_is_stored_reads_back_the_same(chosen: dict[str, Any]) -> None:
         ({"algorithm": "sft", "ema_decay": 0.9}, "ema_decay has no effect with the algorithm sft"),
         ({"algorithm": "sft", "estimator": "ema"}, "estimator has no effect with the algorithm sft"),
         ({"algorithm": "unpaired", "aggregation": "token_mean"}, "aggregation has no effect with the algorithm unp"),
+        ({"estimator": "gae", "credit": "trajectory"}, "gae gives each step its own credit"),
+        ({"estimator": "gae", "drop_without_signal": True}, "before the critic has spoken"),
+        ({"estimator": "gae", "overlong_tokens": 9, "overlong_window": 3}, "overlong_tokens has no effect"),
         ({"epochs": 2}, "epochs has no effect with the algorithm policy_gradient"),
         ({"algorithm": "preference", "label_noise": 0.1}, "label_noise has no effect with the loss dpo"),
         ({"min_ess": 2}, "recipe.min_ess"),
@@ -109,7 +112,7 @@ def test_every_choice_is_one_of_the_recipe_and_one_that_the_trainer_knows() -> N
     """The trainer's tables cannot be imported without torch: test_tables in its environment holds the other half."""
     for axis, choices in OWN_SETTINGS.items():
         assert set(choices_of(RecipeConfig.model_fields[axis].annotation)) == choices.keys()
-    assert OWN_SETTINGS["estimator"].keys() == {"ema", *ESTIMATORS}
+    assert OWN_SETTINGS["estimator"].keys() == {"ema", "gae", *ESTIMATORS}
 
 
 def choices_of(annotation: Any) -> tuple[str, ...]:
