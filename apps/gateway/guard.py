@@ -5,6 +5,7 @@ limit is in `bodies.py`, where it can be told in the client's dialect. Used by `
 """
 
 import asyncio
+import re
 from asyncio.events import TimerHandle
 
 import structlog
@@ -17,8 +18,23 @@ MAX_HEAD_BYTES = 64 * 1024
 STALL_S = 60.0  # so long a client may take nothing of what waits for it
 PROBE_EVERY_S = 0.25
 _INTERIM = b"HTTP/1.1 100 Continue\r\n\r\n"  # every client has to skip it, however often it comes
+_UPGRADE = re.compile(rb"\r\nupgrade:([^\r\n]*)", re.IGNORECASE)
 _TIMEOUT = b"HTTP/1.1 408 Request Timeout\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
 _TOO_LARGE = b"HTTP/1.1 431 Request Header Fields Too Large\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
+
+
+def hide_upgrade(data: bytes) -> bytes:
+    """Return the beginning of a request without its wish for another protocol, unless that is a WebSocket's handshake.
+
+    Java's client asks for HTTP/2 with every first request, and goes on without. The parser would leave out the body of
+    such a request, and a handshake that is no GET would be waited for without end.
+    """
+    end = data.find(b"\r\n\r\n", 0, MAX_HEAD_BYTES)
+    head = data[:end] if end >= 0 else data
+    found = _UPGRADE.search(head)
+    if found is None or (data.startswith(b"GET ") and found[1].strip().lower() == b"websocket"):
+        return data
+    return _UPGRADE.sub(rb"\r\nx-upgrade:\1", head) + data[len(head) :]
 
 
 class GuardedProtocol(HttpToolsProtocol):
@@ -58,6 +74,8 @@ class GuardedProtocol(HttpToolsProtocol):
         return True
 
     def data_received(self, data: bytes) -> None:
+        if self.cycle is None or not self.cycle.more_body:
+            data = hide_upgrade(data)
         super().data_received(data)
         if self._is_in_head:  # most heads come whole and need no clock
             self._n_head_bytes += len(data)

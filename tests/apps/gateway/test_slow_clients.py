@@ -120,6 +120,32 @@ def test_a_client_that_shuts_its_side_in_the_midst_of_asking_has_left(
     assert_still_serves(http)
 
 
+@pytest.mark.parametrize("protocol", ["h2c", "websocket", "TLS/1.0"])
+@pytest.mark.parametrize("is_second", [False, True])
+def test_a_wish_for_another_protocol_does_not_cost_the_body(
+    gateway: GatewayServer, secret: str, protocol: str, is_second: bool
+) -> None:
+    body = json.dumps(chat()).encode()
+    plain = head(secret, length=len(body))
+    wish = f"\r\nConnection: Upgrade, HTTP2-Settings, close\r\nUpgrade: {protocol}\r\nHTTP2-Settings: AAEAAEAA\r\n\r\n"
+    asking = plain.replace(b"\r\n\r\n", wish.encode())
+    with connected(gateway) as client:
+        if is_second:
+            client.sendall(plain + body)
+            wait_until(Exchange.objects.exists)
+        client.sendall(asking)  # the body comes by itself, as Java's client sends it
+        time.sleep(0.05)
+        client.sendall(body)
+        assert read_all(client).count(b"HTTP/1.1 200 ") == 1 + is_second
+
+
+def test_a_handshake_of_a_websocket_is_left_alone() -> None:
+    handshake = b"GET /live HTTP/1.1\r\nConnection: Upgrade\r\nUpgrade: WebSocket\r\n\r\n"
+    assert guard.hide_upgrade(handshake) == handshake
+    said = b'POST / HTTP/1.1\r\nhost: x\r\n\r\n{"a": "\r\nupgrade: h2c\r\n"}'
+    assert guard.hide_upgrade(said) == said
+
+
 @pytest.mark.parametrize(("sent", "answer"), [(b"", b""), (b"POST /v1/chat HTTP/1.1\r\nx: ", b"HTTP/1.1 408 ")])
 def test_a_head_that_does_not_end_ends_the_connection(
     world: None, monkeypatch: pytest.MonkeyPatch, sent: bytes, answer: bytes
