@@ -8,6 +8,7 @@ from django.urls import reverse
 from apps.accounts.access import Caller, require_role
 from apps.accounts.models import Agent, ApiKey, Project, Role
 from apps.core.errors import NotFound
+from apps.feedback.graders.models import Grader
 from apps.feedback.models import Label
 from apps.registry.models import Policy, Version
 from apps.training.models import Run
@@ -42,6 +43,11 @@ def _agent(object_id: str) -> Found | None:
 def _key(object_id: str) -> Found | None:
     key = ApiKey.objects.filter(pk=object_id).first()
     return _agent(key.agent_id) if key else None
+
+
+def _grader(object_id: str) -> Found | None:
+    grader = Grader.objects.select_related("project").filter(pk=object_id).first()
+    return (grader.project, reverse("grader", args=[grader.project.slug, grader.pk])) if grader else None
 
 
 def _trajectory(object_id: str) -> Found | None:
@@ -127,6 +133,7 @@ FINDERS: dict[str, Callable[[str], Found | None]] = {
     "exch": _exchange,
     "resp": _response,
     "labl": _label,
+    "grdr": _grader,
     "dset": _dataset,
     "snap": _snapshot,
     "expt": _export,

@@ -24,6 +24,7 @@ from apps.feedback.thumbs.api.serializers import (
     ThumbTokenSerializer,
 )
 
+_BEARER: Any = [{"key": []}]  # how a token is sent, as keys are
 _PREFLIGHT = {
     "Access-Control-Allow-Methods": "POST",
     "Access-Control-Allow-Headers": "authorization, content-type",
@@ -37,7 +38,7 @@ class ThumbView(APIView):
     authentication_classes = ()
     permission_classes = (AllowAny,)
 
-    @extend_schema(request=ThumbBodySerializer, responses={202: ThumbSerializer}, auth=[{"key": []}])
+    @extend_schema(request=ThumbBodySerializer, responses={202: ThumbSerializer}, auth=_BEARER)
     def post(self, request: Request, response_id: str) -> Response:
         """Judge an answer by its id, with `Authorization: Bearer clawthumb-…`: the token may stand in the page."""
         token = services.open_token(

@@ -1,0 +1,240 @@
+"""The form of a grader's version, made from its kind's own settings.
+
+It parses text and places errors; what a value means and whether it is right, `apps.feedback.graders` says.
+"""
+
+import json
+import types
+import typing
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from annotated_types import Ge, Gt, Le, Lt
+from pydantic.fields import FieldInfo
+from pydantic_core import PydanticUndefined
+
+from apps.core.errors import ServiceError
+from apps.feedback.graders.kinds import Kind
+from apps.feedback.graders.models import GraderVersion
+from apps.feedback.graders.services import VersionDraft
+from apps.feedback.score_schema import REWARD_FIELD
+
+SETTINGS = "settings"
+AREAS = {"template", "question", "pattern", "json_schema", "options", "error_pattern", "expected"}
+HINTS = {
+    "expected": "The right answer, the same for all; empty: each trajectory's metadata has it.",
+    "expected_key": "Where the trajectory's metadata has the right answer.",
+    "ignore_case": "Upper and lower case are the same.",
+    "anywhere": "The answer may hold more than the expected text.",
+    "pattern": "RE2.",
+    "must_match": "Off: what matches fails.",
+    "passed": "What passing is worth.",
+    "failed": "What failing is worth.",
+    "target": "What gets the label: the whole trajectory, or each step.",
+    "json_schema": "JSON Schema 2020-12.",
+    "error_pattern": "RE2: what a failed tool's result looks like.",
+    "need_all": "One error is a failure.",
+    "task": "The name of one of reasoning-gym's tasks.",
+    "entry_key": "Where the trajectory's metadata has the task's entry.",
+    "model": "live, or the name of a teacher; of a reward model its folder's name.",
+    "n_votes": "Several need a temperature above 0.",
+    "combine": "What several votes make.",
+    "max_chars": "Of what the judge reads; the middle of more is left out.",
+    "timeout_s": "Seconds to wait for an answer.",
+    "calls_per_day": "At most, each UTC day; empty: as many as it takes.",
+    "template": "Places: {{answer}}, {{conversation}}, {{question}}, {{reference}}, {{scale}}, {{following}}.",
+    "reference_key": "Where the trajectory's metadata says what a right answer is.",
+    "most": "Tries in one question.",
+    "centre": "A score of this is the middle of the scale.",
+    "spread": "So far from it is three quarters of the way to an end.",
+    "url": "An address on the open internet. Calls are signed; the secret is shown once.",
+    "plugin": "The name of an installed entry point.",
+    "options": "A JSON object for it.",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class GraderField:
+    """One setting as the page shows it. `value` is text; of a box "on" or ""."""
+
+    name: str
+    label: str
+    kind: str
+    value: str
+    hint: str = ""
+    error: str = ""
+    choices: tuple[tuple[str, str], ...] = ()
+    min: float | None = None
+    max: float | None = None
+
+
+@dataclass(kw_only=True)
+class GraderForm:
+    """What was typed for a version of a kind, as text, and what is wrong with it. `name` is a new grader's."""
+
+    kind: Kind
+    typed: dict[str, str]
+    errors: dict[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def of_kind(cls, kind: Kind) -> "GraderForm":
+        """Start from the kind's defaults."""
+        settings = {f"{SETTINGS}.{name}": _default(info) for name, info in kind.settings.model_fields.items()}
+        return cls(kind=kind, typed={"name": "", "field": REWARD_FIELD, "query": "", "sample": "1", **settings})
+
+    @classmethod
+    def of_version(cls, kind: Kind, version: GraderVersion) -> "GraderForm":
+        """Start from a version's settings."""
+        form = cls.of_kind(kind)
+        form.typed |= {f"{SETTINGS}.{name}": _text(value) for name, value in version.settings.items()}
+        form.typed |= {"field": version.field, "query": version.query, "sample": _text(version.sample)}
+        return form
+
+    @classmethod
+    def of_data(cls, kind: Kind, data: Mapping[str, Any]) -> "GraderForm":
+        """Read what a browser sent; a box that it did not send is off."""
+        form = cls.of_kind(kind)
+        form.typed |= {name: str(data.get(name, "")).strip() for name in form.typed}
+        return form
+
+    def read_draft(self) -> VersionDraft | None:
+        """Return what was typed as a version's draft, None when something is no number or no JSON."""
+        settings = {}
+        for name, info in self.kind.settings.model_fields.items():
+            full = f"{SETTINGS}.{name}"
+            try:
+                value = _parse(self.typed[full], info)
+            except ValueError as error:
+                self.errors[full] = str(error)
+                continue
+            if value is not PydanticUndefined:
+                settings[name] = value
+        try:
+            sample = float(self.typed["sample"] or "1")
+        except ValueError:
+            self.errors["sample"] = "a number is needed"
+        if self.errors:
+            return None
+        return VersionDraft(settings=settings, field=self.typed["field"], query=self.typed["query"], sample=sample)
+
+    def place(self, error: ServiceError) -> None:
+        """Show a service's error at its field, or over the form."""
+        name = {"q": "query", "model": f"{SETTINGS}.model", "plugin": f"{SETTINGS}.plugin"}.get(
+            error.field, error.field
+        )
+        known = next((one for one in self.typed if name == one or name.startswith(f"{one}.")), "")
+        self.errors[known] = error.message
+
+    @property
+    def general_error(self) -> str:
+        return self.errors.get("", "")
+
+    @property
+    def settings(self) -> list[GraderField]:
+        return [self._field(name, info) for name, info in self.kind.settings.model_fields.items()]
+
+    def own(self, name: str) -> GraderField:
+        """Return a field that every kind has: name, field, query, sample."""
+        return GraderField(name=name, label=name, kind="text", value=self.typed[name], error=self.errors.get(name, ""))
+
+    @property
+    def name(self) -> GraderField:
+        return self.own("name")
+
+    @property
+    def query(self) -> GraderField:
+        return self.own("query")
+
+    @property
+    def sample(self) -> GraderField:
+        return self.own("sample")
+
+    @property
+    def answered(self) -> GraderField:
+        return self.own("field")
+
+    def _field(self, name: str, info: FieldInfo) -> GraderField:
+        full = f"{SETTINGS}.{name}"
+        low, high = _bounds(info)
+        return GraderField(
+            name=full,
+            label=name.replace("_", " ").removesuffix(" s").capitalize(),
+            kind=_kind(name, info),
+            value=self.typed[full],
+            hint=HINTS.get(name, ""),
+            error=self.errors.get(full, ""),
+            choices=tuple((value, value) for value in _literals(info)),
+            min=low,
+            max=high,
+        )
+
+
+def _kinds(info: FieldInfo) -> set[Any]:
+    annotation = info.annotation
+    if typing.get_origin(annotation) in {typing.Union, types.UnionType}:
+        parts: set[Any] = set()
+        for part in typing.get_args(annotation):
+            parts.add(typing.get_args(part)[0] if typing.get_origin(part) is typing.Annotated else part)
+        return parts
+    return {typing.get_origin(annotation) or annotation}
+
+
+def _literals(info: FieldInfo) -> tuple[str, ...]:
+    is_literal = typing.get_origin(info.annotation) is typing.Literal
+    return tuple(map(str, typing.get_args(info.annotation))) if is_literal else ()
+
+
+def _kind(name: str, info: FieldInfo) -> str:
+    kinds = _kinds(info)
+    if _literals(info):
+        return "select"
+    if bool in kinds:
+        return "checkbox"
+    if kinds & {int, float}:
+        return "number"
+    return "area" if name in AREAS else "text"
+
+
+def _bounds(info: FieldInfo) -> tuple[float | None, float | None]:
+    low = next((float(part.ge) for part in info.metadata if isinstance(part, Ge)), None)  # type: ignore[arg-type]
+    low = next((float(part.gt) for part in info.metadata if isinstance(part, Gt)), low)  # type: ignore[arg-type]
+    high = next((float(part.le) for part in info.metadata if isinstance(part, Le)), None)  # type: ignore[arg-type]
+    return low, next((float(part.lt) for part in info.metadata if isinstance(part, Lt)), high)  # type: ignore[arg-type]
+
+
+def _default(info: FieldInfo) -> str:
+    value = info.get_default(call_default_factory=True)
+    return "" if value is PydanticUndefined else _text(value)
+
+
+def _text(value: Any) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return "on" if value else ""
+    if isinstance(value, (dict, list)):
+        return json.dumps(value, indent=2) if value else ""
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _parse(text: str, info: FieldInfo) -> Any:
+    """Return the value that was typed, PydanticUndefined where the default is meant. Raises ValueError in words."""
+    kinds = _kinds(info)
+    if bool in kinds:
+        return text == "on"
+    if text == "":
+        return "" if str in kinds else PydanticUndefined
+    if dict in kinds:
+        try:
+            return json.loads(text)
+        except (ValueError, RecursionError) as error:
+            raise ValueError(f"this is no JSON: {error}") from error
+    for number in (int, float):
+        if number in kinds:
+            try:
+                return number(text.replace("−", "-"))
+            except ValueError:
+                if number is float or float not in kinds:
+                    raise ValueError("a number is needed" if number is float else "a whole number is needed") from None
+    return text

@@ -1,0 +1,102 @@
+"""What the pages of rewards and graders show. Reads only."""
+
+from dataclasses import dataclass
+from datetime import timedelta
+
+from django.db.models import Count, Q
+from django.utils import timezone
+
+from apps.accounts.models import Project
+from apps.feedback.graders.agreement import Agreement
+from apps.feedback.graders.backfilling import Progress, read_progress
+from apps.feedback.graders.kinds import KINDS, Kind
+from apps.feedback.graders.models import Backfill, DryRun, Grader, GraderVersion, Grading, GradingState
+from apps.feedback.graders.people import read_agreement
+from apps.feedback.graders.services import list_graders, list_versions
+from apps.feedback.models import ScoreSchema
+from apps.feedback.schemas import ProjectSchema, find_schema, list_schemas
+from apps.feedback.thumbs.models import ThumbToken
+from apps.feedback.thumbs.services import list_tokens
+
+SHOWN = 20
+
+
+@dataclass(frozen=True, kw_only=True)
+class GraderRow:
+    """A grader in the list, and its day."""
+
+    grader: Grader
+    kind: Kind | None
+    n_graded: int
+    n_failed: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class RewardsPage:
+    """The schema in force with its earlier versions, the graders, the tokens of web pages."""
+
+    schema: ProjectSchema
+    versions: list[ScoreSchema]
+    graders: list[GraderRow]
+    tokens: list[ThumbToken]
+
+
+def read_rewards_page(project: Project) -> RewardsPage:
+    """Return what the page of rewards shows."""
+    return RewardsPage(
+        schema=find_schema(project.pk),
+        versions=list(list_schemas(project)[:SHOWN]),
+        graders=_read_graders(project),
+        tokens=list(list_tokens(project).order_by("disabled_at", "-id")[:SHOWN]),
+    )
+
+
+def _read_graders(project: Project) -> list[GraderRow]:
+    today = Q(versions__gradings__ended_at__gte=timezone.now() - timedelta(days=1))
+    counts = {
+        state: Count("versions__gradings", filter=today & Q(versions__gradings__state=state))
+        for state in (GradingState.DONE, GradingState.FAILED)
+    }
+    rows = list_graders(project).annotate(n_done=counts[GradingState.DONE], n_failed=counts[GradingState.FAILED])
+    return [GraderRow(grader=row, kind=KINDS.get(row.kind), n_graded=row.n_done, n_failed=row.n_failed) for row in rows]
+
+
+@dataclass(frozen=True, kw_only=True)
+class GraderPage:
+    """One grader: a version of it, what it was tried on, what it did, and how far it agrees with people."""
+
+    grader: Grader
+    kind: Kind
+    version: GraderVersion
+    versions: list[GraderVersion]
+    dry_run: DryRun | None
+    agreement: Agreement
+    backfills: list[tuple[Backfill, Progress]]
+    n_waiting: int
+    failures: list[Grading]
+
+    @property
+    def is_tried(self) -> bool:
+        return DryRun.objects.filter(version=self.version, state="done").exists()
+
+    @property
+    def is_live(self) -> bool:
+        return self.grader.live_id == self.version.pk
+
+
+def read_grader_page(grader: Grader, version: GraderVersion) -> GraderPage:
+    """Return what the page of a grader shows of one version."""
+    gradings = Grading.objects.filter(version=version)
+    backfills = Backfill.objects.filter(version=version).select_related("author", "key").order_by("-pk")[:5]
+    failed = gradings.filter(state=GradingState.FAILED).select_related("trajectory").order_by("-ended_at")
+    return GraderPage(
+        grader=grader,
+        kind=KINDS[grader.kind],
+        version=version,
+        versions=list(list_versions(grader)[:SHOWN]),
+        dry_run=DryRun.objects.filter(version=version).order_by("-pk").first(),
+        agreement=read_agreement(version),
+        backfills=[(backfill, read_progress(backfill)) for backfill in backfills],
+        n_waiting=gradings.filter(state__in=[GradingState.WAITING, GradingState.RUNNING]).count(),
+        failures=list(failed[:SHOWN]),
+    )

@@ -1,0 +1,114 @@
+"""The form of a score schema: a row a field, a line a tier of trust. It parses text; `score_schema` judges."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from apps.core.errors import InvalidInput
+from apps.feedback.score_schema import BUILT_IN, REWARD_FIELD, FieldKind, FieldSpec, Schema
+
+BLANK_ROWS = 2
+MAX_ROWS = 60
+_NUMBERS = ("weight", "low", "high", "low_reward", "high_reward")
+_COLUMNS = ("name", "kind", "title", *_NUMBERS, "choices", "many")
+
+
+@dataclass(frozen=True, kw_only=True)
+class SchemaRow:
+    """One field as text; `choices` are lines `name = reward`."""
+
+    number: int
+    cells: Mapping[str, str]
+
+    @property
+    def is_built_in(self) -> bool:
+        return self.cells["name"] == REWARD_FIELD
+
+
+@dataclass(kw_only=True)
+class SchemaForm:
+    """What was typed and what is wrong with it."""
+
+    rows: list[SchemaRow]
+    trust: str
+    note: str = ""
+    error: str = ""
+    kinds: tuple[str, ...] = field(default_factory=lambda: tuple(kind.value for kind in FieldKind))
+
+    @classmethod
+    def of_schema(cls, schema: Schema) -> "SchemaForm":
+        """Start from a schema, with rows for fields of one's own."""
+        shown = [_cells(spec) for spec in schema.fields if spec.name == REWARD_FIELD or spec.name not in BUILT_IN]
+        blank = [dict.fromkeys(_COLUMNS, "") | {"weight": "1"} for _ in range(BLANK_ROWS)]
+        lines = [", ".join(f"{source} {weight:g}" for source, weight in tier.items()) for tier in schema.trust]
+        return cls(
+            rows=[SchemaRow(number=number, cells=cells) for number, cells in enumerate([*shown, *blank])],
+            trust="\n".join(lines),
+        )
+
+    @classmethod
+    def of_data(cls, data: Mapping[str, Any]) -> "SchemaForm":
+        """Read what a browser sent."""
+        numbers = [number for number in range(MAX_ROWS) if f"{number}.name" in data]
+        rows = [
+            SchemaRow(number=number, cells={name: str(data.get(f"{number}.{name}", "")).strip() for name in _COLUMNS})
+            for number in numbers
+        ]
+        return cls(rows=rows, trust=str(data.get("trust", "")), note=str(data.get("note", "")).strip())
+
+    def read_definition(self) -> dict[str, Any]:
+        """Return the definition that was typed; a row without a name is no field. Raises InvalidInput in words."""
+        fields = [_read_row(row.cells) for row in self.rows if row.cells["name"]]
+        return {"fields": fields, "trust": _read_trust(self.trust)}
+
+
+def _cells(spec: FieldSpec) -> dict[str, str]:
+    numbers = {name: getattr(spec, name) for name in _NUMBERS}
+    choices = [
+        choice.name if choice.reward is None else f"{choice.name} = {choice.reward:g}" for choice in spec.choices
+    ]
+    return {
+        "name": spec.name,
+        "kind": spec.kind.value,
+        "title": spec.title,
+        **{name: "" if value is None else f"{value:g}" for name, value in numbers.items()},
+        "choices": "\n".join(choices),
+        "many": "on" if spec.many else "",
+    }
+
+
+def _read_row(cells: Mapping[str, str]) -> dict[str, Any]:
+    spec: dict[str, Any] = {"name": cells["name"], "kind": cells["kind"], "title": cells["title"]}
+    for name in _NUMBERS:
+        if cells[name]:
+            spec[name] = _read_number(cells[name], of=f"{cells['name']}, {name.replace('_', ' ')}")
+    if cells["choices"]:
+        spec["choices"] = [_read_choice(line) for line in cells["choices"].splitlines() if line.strip()]
+    if cells["many"]:
+        spec["many"] = True
+    return spec
+
+
+def _read_choice(line: str) -> dict[str, Any]:
+    name, has_reward, reward = line.partition("=")
+    choice: dict[str, Any] = {"name": name.strip()}
+    return {**choice, "reward": _read_number(reward, of=f"choice {name.strip()}")} if has_reward else choice
+
+
+def _read_trust(text: str) -> list[dict[str, float]]:
+    tiers = []
+    for line in text.splitlines():
+        if line.strip():
+            tier = {}
+            for part in line.split(","):
+                source, _, weight = part.strip().partition(" ")
+                tier[source] = _read_number(weight or "1", of=f"trust, {source}")
+            tiers.append(tier)
+    return tiers
+
+
+def _read_number(text: str, *, of: str) -> float:
+    try:
+        return float(text.strip().replace("−", "-").replace(",", "."))
+    except ValueError:
+        raise InvalidInput(f"{of}: {text.strip()[:40]!r} is no number", field="fields") from None

@@ -1,0 +1,167 @@
+"""Graders: making one and its versions, trying, switching on and off, filling back."""
+
+from django.http import HttpResponse
+
+from apps.accounts.models import Role
+from apps.console.grader_form import GraderForm
+from apps.console.page import Page, project_page
+from apps.console.queries.graders import read_grader_page
+from apps.console.snippets import curl
+from apps.core.errors import InvalidInput, NotFound, ServiceError
+from apps.feedback.graders import services
+from apps.feedback.graders.kinds import KINDS, find_kind
+from apps.feedback.graders.models import Grader, GraderVersion
+from apps.feedback.graders.services import GRADED_FIELDS
+from apps.feedback.schemas import find_schema
+
+
+@project_page("GET", "HEAD", "POST")
+def new_grader(page: Page) -> HttpResponse:
+    """Make a grader with its first version."""
+    kind = find_kind(page.request.GET.get("kind", "") or page.request.POST.get("kind", "") or "judge")
+    if page.request.method != "POST":
+        return _render_form(page, GraderForm.of_kind(kind))
+    page.require(Role.TRAINER)
+    form = GraderForm.of_data(kind, page.request.POST)
+    draft = form.read_draft()
+    if draft is None:
+        return _render_form(page, form, status=400)
+    try:
+        version, secret = services.create_grader(
+            caller=page.caller, project=page.project, name=form.typed["name"], kind=kind.name, draft=draft
+        )
+    except ServiceError as error:
+        form.place(error)
+        return _render_form(page, form, status=error.status)
+    if secret:
+        return _render(page, version, secret=secret)
+    return page.done("Made. Try it before you switch it on.", to=page.url("grader", version.grader_id))
+
+
+@project_page()
+def grader(page: Page, grader_id: str) -> HttpResponse:
+    """One grader, its newest version or the one that `version` names."""
+    found = _find(page, grader_id)
+    given = page.request.GET.get("version", "")
+    number = int(given) if given.isdecimal() and len(given) < 9 else _newest(found)
+    return _render(page, services.find_version(found, number))
+
+
+@project_page("GET", "HEAD", "POST")
+def new_version(page: Page, grader_id: str) -> HttpResponse:
+    """Make another version of a grader."""
+    found = _find(page, grader_id)
+    kind = find_kind(found.kind)
+    if page.request.method != "POST":
+        newest = services.find_version(found, _newest(found))
+        return _render_form(page, GraderForm.of_version(kind, newest), grader=found)
+    page.require(Role.TRAINER)
+    form = GraderForm.of_data(kind, page.request.POST)
+    draft = form.read_draft()
+    if draft is None:
+        return _render_form(page, form, grader=found, status=400)
+    try:
+        version = services.add_version(caller=page.caller, grader=found, draft=draft)
+    except ServiceError as error:
+        form.place(error)
+        return _render_form(page, form, grader=found, status=error.status)
+    return page.done(
+        f"Version {version.number} is made. Try it before you switch it on.", to=page.url("grader", found.pk)
+    )
+
+
+@project_page("POST", role=Role.TRAINER)
+def dry_run(page: Page, grader_id: str, number: int) -> HttpResponse:
+    """Try a version on a sample."""
+    version = services.find_version(_find(page, grader_id), number)
+    services.start_dry_run(caller=page.caller, version=version, n_wanted=_read_count(page))
+    return page.done("Trying it on a sample.", to=_address(page, version))
+
+
+@project_page("POST", role=Role.TRAINER)
+def switch_on(page: Page, grader_id: str, number: int) -> HttpResponse:
+    """Have a version grade what is completed from now on."""
+    version = services.find_version(_find(page, grader_id), number)
+    services.switch_on(caller=page.caller, version=version)
+    return page.done(f"{version} grades what is completed from now on.", to=_address(page, version))
+
+
+@project_page("POST", role=Role.TRAINER)
+def switch_off(page: Page, grader_id: str) -> HttpResponse:
+    """Have a grader grade nothing new."""
+    found = _find(page, grader_id)
+    services.switch_off(caller=page.caller, grader=found)
+    return page.done(f"{found.name} grades nothing new; its labels stay.", to=page.url("grader", found.pk))
+
+
+@project_page("POST", role=Role.TRAINER)
+def backfill(page: Page, grader_id: str, number: int) -> HttpResponse:
+    """Have a version grade what is in the pool already."""
+    version = services.find_version(_find(page, grader_id), number)
+    services.start_backfill(caller=page.caller, version=version, query=page.request.POST.get("query", "").strip())
+    return page.done("Filling back.", to=_address(page, version))
+
+
+@project_page("POST", role=Role.TRAINER)
+def cancel_backfill(page: Page, backfill_id: str) -> HttpResponse:
+    """Stop a back-fill."""
+    found = services.find_backfill(caller=page.caller, backfill_id=backfill_id)
+    if found.version.grader.project_id != page.project.pk:
+        raise NotFound("this project has no such back-fill")
+    services.cancel_backfill(caller=page.caller, backfill=found)
+    return page.done("Stopped; what it graded stays.", to=_address(page, found.version))
+
+
+@project_page("POST", role=Role.TRAINER)
+def renew_secret(page: Page, grader_id: str) -> HttpResponse:
+    """Make a webhook's secret anew, and show it this once."""
+    found = _find(page, grader_id)
+    secret = services.renew_secret(caller=page.caller, grader=found)
+    return _render(page, services.find_version(found, _newest(found)), secret=secret)
+
+
+def _find(page: Page, grader_id: str) -> Grader:
+    found = services.find_grader(caller=page.caller, grader_id=grader_id)
+    if found.project_id != page.project.pk or found.kind not in KINDS:
+        raise NotFound("this project has no such grader")
+    return found
+
+
+def _newest(found: Grader) -> int:
+    return services.list_versions(found)[0].number
+
+
+def _read_count(page: Page) -> int:
+    given = page.request.POST.get("n", "20").strip()
+    if not given.isdecimal() or len(given) > 4:
+        raise InvalidInput(f"try 1 to {services.MAX_DRY_RUN} trajectories", field="n")
+    return int(given)
+
+
+def _address(page: Page, version: GraderVersion) -> str:
+    return f"{page.url('grader', version.grader_id)}?version={version.number}"
+
+
+def _render(page: Page, version: GraderVersion, *, secret: str = "") -> HttpResponse:
+    shown = read_grader_page(version.grader, version)
+    address = f"/api/v1/graders/{version.grader_id}/versions/{version.number}/dry-runs"
+    return page.render(
+        "console/grader.html",
+        shown=shown,
+        secret=secret,
+        most=services.MAX_DRY_RUN,
+        curl=curl("POST", address, {"n": 20}),
+    )
+
+
+def _render_form(page: Page, form: GraderForm, *, grader: Grader | None = None, status: int = 200) -> HttpResponse:
+    schema = find_schema(page.project.pk).fields
+    return page.render(
+        "console/grader_form.html",
+        form=form,
+        grader=grader,
+        kinds=KINDS.values(),
+        fields=[spec for spec in schema.fields if spec.kind in GRADED_FIELDS],
+        curl=curl("GET", "/api/v1/grader-kinds"),
+        status=status,
+    )

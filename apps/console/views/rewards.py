@@ -1,0 +1,88 @@
+"""What may be said in a project and what it is worth: the score schema, the graders, the tokens of web pages."""
+
+from django.http import HttpResponse
+
+from apps.accounts.models import Role
+from apps.console.page import Page, project_page
+from apps.console.queries.graders import read_rewards_page
+from apps.console.schema_form import SchemaForm
+from apps.console.snippets import curl
+from apps.core.errors import NotFound, ServiceError
+from apps.feedback.graders.kinds import KINDS
+from apps.feedback.rescoring import change_schema
+from apps.feedback.schemas import find_schema
+from apps.feedback.thumbs import services as thumbs
+
+SNIPPET = """await fetch("{base}/api/v1/responses/" + responseId + "/thumb", {{
+  method: "POST",
+  headers: {{"Authorization": "Bearer {token}", "Content-Type": "application/json"}},
+  body: JSON.stringify({{value: 1, end_user: "u-3f9"}}),
+}});"""
+
+
+@project_page()
+def rewards(page: Page) -> HttpResponse:
+    """The score schema in force, the graders, and the tokens of web pages."""
+    return _render(page)
+
+
+@project_page("GET", "HEAD", "POST")
+def schema(page: Page) -> HttpResponse:
+    """Change the score schema: a new version, in force at once."""
+    if page.request.method != "POST":
+        form = SchemaForm.of_schema(find_schema(page.project.pk).fields)
+        return page.render("console/schema.html", form=form)
+    page.require(Role.TRAINER)
+    form = SchemaForm.of_data(page.request.POST)
+    try:
+        _, job = change_schema(
+            caller=page.caller, project=page.project, definition=form.read_definition(), note=form.note
+        )
+    except ServiceError as error:
+        form.error = error.message
+        return page.render("console/schema.html", form=form, status=error.status)
+    return page.done("In force. Rewards are computed anew.", to=page.url("bulk_job", job.pk))
+
+
+@project_page("POST", role=Role.TRAINER)
+def add_token(page: Page) -> HttpResponse:
+    """Make a token that web pages may show."""
+    data = page.request.POST
+    agent = page.project.agents.select_related("project__team").filter(slug=data.get("agent", "")).first()
+    if agent is None:
+        raise NotFound("this project has no such agent", field="agent")
+    try:
+        thumbs.create_token(
+            caller=page.caller,
+            agent=agent,
+            name=data.get("name", "").strip(),
+            origins=data.get("origins", "").split(),
+        )
+    except ServiceError as error:
+        return _render(page, token_error=error.message, status=error.status)
+    return page.done("The token is in the list below: pages may show it.", to=page.url("rewards"))
+
+
+@project_page("POST", role=Role.TRAINER)
+def switch_token_off(page: Page, token_id: str) -> HttpResponse:
+    """Have a token open nothing any more."""
+    token = thumbs.find_token(caller=page.caller, token_id=token_id)
+    if token.agent.project_id != page.project.pk:
+        raise NotFound("this project has no such token")
+    thumbs.switch_off_token(caller=page.caller, token=token)
+    return page.done("The token opens nothing any more.", to=page.url("rewards"))
+
+
+def _render(page: Page, *, token_error: str = "", status: int = 200) -> HttpResponse:
+    shown = read_rewards_page(page.project)
+    token = next((token.token for token in shown.tokens if token.disabled_at is None), "clawthumb-…")
+    return page.render(
+        "console/rewards.html",
+        shown=shown,
+        kinds=KINDS.values(),
+        agents=page.project.agents.order_by("name"),
+        token_error=token_error,
+        snippet=SNIPPET.format(base=page.request.build_absolute_uri("/").rstrip("/"), token=token),
+        curl=curl("GET", "/api/v1/graders"),
+        status=status,
+    )

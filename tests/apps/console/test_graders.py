@@ -1,0 +1,256 @@
+"""The pages of rewards: score schema, graders, tokens of web pages."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from django.test import Client
+from pytest_django.fixtures import Settings
+
+from apps.accounts.access import Caller
+from apps.accounts.models import Agent, Project, User
+from apps.console.grader_form import GraderForm
+from apps.console.schema_form import SchemaForm
+from apps.core.ids import new_id
+from apps.feedback.graders.backfilling import fill_backfill
+from apps.feedback.graders.kinds import KINDS
+from apps.feedback.graders.models import Backfill, DryRun, Grader, GraderVersion
+from apps.feedback.graders.running import grade_due
+from apps.feedback.graders.services import VersionDraft, create_grader
+from apps.feedback.graders.trying import run_dry_run
+from apps.feedback.models import Label, ScoreSchema
+from apps.feedback.schemas import find_schema
+from apps.feedback.score_schema import DEFAULT, read_schema
+from apps.feedback.services import add_label
+from apps.feedback.thumbs.models import ThumbToken
+from apps.trajectories.models import Trajectory
+from tests.fakes.webhook import serve_webhook
+
+pytestmark = pytest.mark.django_db
+
+STARS = {"name": "stars", "kind": "scale", "low": 1, "high": 5, "weight": 2, "title": "How clear?"}
+MOOD = {"name": "mood", "kind": "choice", "choices": [{"name": "good", "reward": 1}, {"name": "odd"}]}
+
+
+@pytest.fixture
+def version(project: Project, trainer: User) -> GraderVersion:
+    draft = VersionDraft(settings={"pattern": "hi", "must_match": False})
+    made, _ = create_grader(caller=Caller(user=trainer), project=project, name="no-hi", kind="regex", draft=draft)
+    return made
+
+
+def page_of(version: GraderVersion) -> str:
+    return f"/p/shop/graders/{version.grader_id}"
+
+
+class TestSchema:
+    def test_an_empty_project_shows_the_default(self, viewer_browser: Client, project: Project) -> None:
+        html = viewer_browser.get("/p/shop/rewards").content.decode()
+        assert "as it comes" in html
+        assert "No grader yet" in html
+        assert "human, else end_user, else environment" in html
+
+    def test_what_is_typed_is_in_force(self, trainer_browser: Client, project: Project) -> None:
+        typed = {
+            "0.name": "reward",
+            "0.kind": "number",
+            "0.low": "-1",
+            "0.high": "1",
+            "0.weight": "0,5",
+            "1.name": "mood",
+            "1.kind": "choice",
+            "1.choices": "good = 1\nbad = −1\nodd",
+            "2.name": "",
+            "2.kind": "binary",
+            "trust": "human 1, judge 0.3\nrule",
+            "note": "moods",
+        }
+        answer = trainer_browser.post("/p/shop/rewards/schema", typed)
+        assert answer["Location"].startswith("/p/shop/jobs/job_")
+        schema = find_schema(project.pk).fields
+        assert schema.trust == ({"human": 1, "judge": 0.3}, {"rule": 1})
+        assert schema.find_field("reward").weight == 0.5
+        assert [choice.reward for choice in schema.find_field("mood").choices] == [1, -1, None]
+        html = trainer_browser.get("/p/shop/rewards").content.decode()
+        assert "moods" in html
+        assert "judge \N{MULTIPLICATION SIGN} 0.3" in html
+
+    @pytest.mark.parametrize("schema", [DEFAULT, read_schema({"fields": [STARS, MOOD]})])
+    def test_what_the_form_shows_is_what_it_reads(self, schema: Any) -> None:
+        form = SchemaForm.of_schema(schema)
+        data = {f"{row.number}.{name}": value for row in form.rows for name, value in row.cells.items()}
+        assert read_schema(SchemaForm.of_data({**data, "trust": form.trust}).read_definition()) == schema
+
+    @pytest.mark.parametrize(
+        ("typed", "reason"),
+        [
+            ({"0.name": "x", "0.kind": "scale"}, "needs low and high"),
+            ({"0.name": "x", "0.kind": "binary", "0.weight": "much"}, "is no number"),
+            ({"0.name": "X", "0.kind": "binary"}, "fields.0.name"),
+            ({"trust": "oracle 1"}, "no source"),
+        ],
+    )
+    def test_what_makes_no_sense_is_told_and_kept(
+        self, trainer_browser: Client, project: Project, typed: dict[str, str], reason: str
+    ) -> None:
+        answer = trainer_browser.post("/p/shop/rewards/schema", typed)
+        html = answer.content.decode()
+        assert (answer.status_code, reason in html) == (400, True)
+        assert next(iter(typed.values())) in html
+        assert not ScoreSchema.objects.exists()
+
+    def test_reviewers_are_told_whom_to_ask(self, reviewer_browser: Client, owner: User, project: Project) -> None:
+        assert "Ask owner@example.org" in reviewer_browser.get("/p/shop/rewards/schema").content.decode()
+        assert reviewer_browser.post("/p/shop/rewards/schema", {}).status_code == 403
+
+
+class TestForm:
+    @pytest.mark.parametrize("kind", list(KINDS))
+    def test_every_kind_has_a_form(self, trainer_browser: Client, project: Project, kind: str) -> None:
+        html = trainer_browser.get(f"/p/shop/graders/new?kind={kind}").content.decode()
+        assert KINDS[kind].help[:15] in html
+        form = GraderForm.of_kind(KINDS[kind])
+        draft = GraderForm.of_data(KINDS[kind], form.typed).read_draft()
+        assert draft is not None
+        assert all(one.kind in {"text", "area", "number", "select", "checkbox"} for one in form.settings)
+
+    def test_a_grader_is_made(self, trainer_browser: Client, project: Project) -> None:
+        typed = {
+            "kind": "regex",
+            "name": "polite",
+            "settings.pattern": "please",
+            "settings.passed": "1",
+            "settings.failed": "−0.5",
+            "settings.must_match": "on",
+            "settings.target": "step",
+            "field": "reward",
+            "sample": "0.5",
+        }
+        answer = trainer_browser.post("/p/shop/graders/new", typed)
+        made = GraderVersion.objects.get()
+        assert answer["Location"] == page_of(made)
+        assert (made.settings["failed"], made.settings["target"], made.sample) == (-0.5, "step", 0.5)
+        html = trainer_browser.get(page_of(made)).content.decode()
+        assert "Not tried yet" in html
+        assert "polite" in trainer_browser.get("/p/shop/rewards").content.decode()
+
+    @pytest.mark.parametrize(
+        ("change", "reason"),
+        [
+            ({"name": "A B"}, "a name has lower case letters"),
+            ({"settings.pattern": "("}, "RE2 does not take"),
+            ({"settings.passed": "much"}, "a number is needed"),
+            ({"query": "reward:good"}, "reward"),
+            ({"sample": "all"}, "a number is needed"),
+            ({"field": "nothing"}, "no field"),
+        ],
+    )
+    def test_an_error_stands_at_its_field(
+        self, trainer_browser: Client, project: Project, change: dict[str, str], reason: str
+    ) -> None:
+        typed = {"kind": "regex", "name": "x", "settings.pattern": "y", "settings.target": "step", "field": "reward"}
+        answer = trainer_browser.post("/p/shop/graders/new", {**typed, **change})
+        html = answer.content.decode()
+        assert (answer.status_code, reason in html) == (400, True)
+        assert not Grader.objects.exists()
+
+    def test_bad_json_is_told(self, trainer_browser: Client, project: Project) -> None:
+        typed = {"kind": "json_schema", "name": "x", "settings.json_schema": "{", "settings.target": "step"}
+        answer = trainer_browser.post("/p/shop/graders/new", typed)
+        assert (answer.status_code, "this is no JSON" in answer.content.decode()) == (400, True)
+
+    def test_a_webhooks_secret_is_shown_once(
+        self, trainer_browser: Client, project: Project, settings: Settings
+    ) -> None:
+        settings.CLAW = settings.CLAW.model_copy(update={"webhook_hosts": ("127.0.0.1",)})
+        with serve_webhook() as webhook:
+            typed = {"kind": "webhook", "name": "hook", "settings.url": webhook.url, "settings.target": "step"}
+            html = trainer_browser.post("/p/shop/graders/new", {**typed, "field": "reward"}).content.decode()
+        assert "clawhook-" in html
+        address = page_of(GraderVersion.objects.get())
+        assert "clawhook-" not in trainer_browser.get(address).content.decode()
+        assert "clawhook-" in trainer_browser.post(f"{address}/secret").content.decode()
+
+
+class TestGrader:
+    def test_from_a_dry_run_to_a_backfill(
+        self, trainer_browser: Client, mate: User, version: GraderVersion, trajectory: Trajectory
+    ) -> None:
+        address = page_of(version)
+        assert trainer_browser.post(f"{address}/1/on").status_code == 409
+        add_label(caller=Caller(user=mate), trajectory=trajectory, value=-1)
+        assert trainer_browser.post(f"{address}/1/dry-run", {"n": "5"})["Location"] == f"{address}?version=1"
+        run_dry_run(DryRun.objects.get().pk)
+        html = trainer_browser.get(address).content.decode()
+        assert "<strong>1</strong> have the same sign" in html
+        assert trainer_browser.post(f"{address}/1/on").status_code == 302
+        assert "v1 is on" in trainer_browser.get("/p/shop/rewards").content.decode()
+        trainer_browser.post(f"{address}/1/backfill", {"query": ""})
+        fill_backfill(Backfill.objects.get().pk)
+        while grade_due(version.pk):
+            pass
+        html = trainer_browser.get(address).content.decode()
+        assert "<strong>1</strong> of 1 looked at" in html
+        assert "Judged by both" in html
+        assert Label.objects.filter(grader=version).count() == 1
+        page = trainer_browser.get(f"/p/shop/trajectories/{trajectory.pk}").content.decode()
+        assert "does not count" in page  # the person's word outranks the rule's, and the page says so
+        assert trainer_browser.post(f"/p/shop/backfills/{Backfill.objects.get().pk}/cancel").status_code == 302
+        trainer_browser.post(f"{address}/off")
+        assert Grader.objects.get().live is None
+
+    def test_a_new_version_starts_from_the_newest(self, trainer_browser: Client, version: GraderVersion) -> None:
+        address = f"{page_of(version)}/versions"
+        html = trainer_browser.get(address).content.decode()
+        assert ">hi</textarea>" in html
+        typed = {"settings.pattern": "bye", "settings.target": "trajectory", "field": "reward", "sample": "1"}
+        assert trainer_browser.post(address, typed)["Location"] == page_of(version)
+        assert "version 2" in trainer_browser.get(page_of(version)).content.decode()
+        assert "version 1" in trainer_browser.get(f"{page_of(version)}?version=1").content.decode()
+        assert trainer_browser.post(address, {**typed, "settings.pattern": "("}).status_code == 400
+
+    def test_who_may(
+        self,
+        viewer_browser: Client,
+        reviewer_browser: Client,
+        browser_of: Callable[[User], Client],
+        stranger: User,
+        version: GraderVersion,
+        owner: User,
+    ) -> None:
+        address = page_of(version)
+        assert "Ask owner@example.org" in viewer_browser.get(address).content.decode()
+        for act in ("/1/on", "/1/dry-run", "/1/backfill", "/off", "/secret", "/versions"):
+            assert reviewer_browser.post(f"{address}{act}").status_code == 403
+            assert browser_of(stranger).post(f"{address}{act}").status_code == 404
+            if act != "/versions":
+                assert reviewer_browser.get(f"{address}{act}").status_code == 405
+        assert viewer_browser.get(f"/p/shop/graders/{new_id('grdr')}").status_code == 404
+        assert viewer_browser.get(f"{address}?version=9").status_code == 404
+        assert viewer_browser.get(f"/x/{version.grader_id}")["Location"] == address
+
+    def test_bad_counts_are_refused(self, trainer_browser: Client, version: GraderVersion) -> None:
+        for n in ("0", "51", "x", "9" * 9):
+            assert trainer_browser.post(f"{page_of(version)}/1/dry-run", {"n": n}).status_code == 400
+        assert not DryRun.objects.exists()
+
+
+class TestTokens:
+    def test_a_token_is_made_and_switched_off(self, trainer_browser: Client, agent: Agent) -> None:
+        typed = {"agent": agent.slug, "name": "shop", "origins": "https://a.example https://b.example"}
+        assert trainer_browser.post("/p/shop/rewards/tokens", typed)["Location"] == "/p/shop/rewards"
+        token = ThumbToken.objects.get()
+        assert token.origins == ["https://a.example", "https://b.example"]
+        html = trainer_browser.get("/p/shop/rewards").content.decode()
+        assert token.token in html
+        trainer_browser.post(f"/p/shop/rewards/tokens/{token.pk}/off")
+        token.refresh_from_db()
+        assert token.disabled_at is not None
+
+    def test_a_bad_origin_is_told(self, trainer_browser: Client, agent: Agent) -> None:
+        answer = trainer_browser.post("/p/shop/rewards/tokens", {"agent": agent.slug, "origins": "shop"})
+        assert (answer.status_code, "an origin is https://" in answer.content.decode()) == (400, True)
+        assert trainer_browser.post("/p/shop/rewards/tokens", {"agent": "nobody"}).status_code == 404
+
+    def test_reviewers_make_none(self, reviewer_browser: Client, agent: Agent) -> None:
+        assert reviewer_browser.post("/p/shop/rewards/tokens", {"agent": agent.slug}).status_code == 403
