@@ -145,13 +145,13 @@ class EngineClient:
             raise EngineNonsense(f"{self.base_url} returned log-probs for {model} that are not numbers")
         return values
 
-    def read_token_text(self, model: str, token_id: int) -> str:
-        """Return the text of one token, as the engine's tokenizer has it."""
-        answer = self._call_json("POST", "/detokenize", {"model": model, "tokens": [token_id]}, read_s=QUICK_S)
+    def read_text(self, model: str, token_ids: Sequence[int]) -> str:
+        """Return the text of the tokens together, as the engine's tokenizer has it."""
+        answer = self._call_json("POST", "/detokenize", {"model": model, "tokens": list(token_ids)}, read_s=QUICK_S)
         try:
             return str(answer["prompt"])
         except (KeyError, TypeError) as error:
-            raise EngineNonsense(f"{self.base_url} returned no usable text for a token") from error
+            raise EngineNonsense(f"{self.base_url} returned no usable text for tokens") from error
 
     def ask_canary(self, model: str) -> str:
         """Return the answer to a short chat; raises EngineNonsense when no token came."""

@@ -34,9 +34,13 @@ class TokenEngine(FakeEngine):
         super().__init__()
         self.completions = [Completion()]
         self.asked: list[Json] = []
+        self.spelled = ""  # what any tokens are as text
 
     def further_routes(self) -> list[web.RouteDef]:
-        return [web.post("/v1/completions", self._complete)]
+        return [web.post("/v1/completions", self._complete), web.post("/detokenize", self._detokenize)]
+
+    async def _detokenize(self, _request: web.Request) -> web.Response:
+        return web.json_response({"prompt": self.spelled})
 
     async def _complete(self, request: web.Request) -> web.Response:
         body = await request.json()

@@ -19,9 +19,11 @@ from apps.feedback.models import Source
 from apps.feedback.services import add_label
 from apps.feedback.submitting import submit_rewarded_steps
 from apps.gateway.clawr1.shapes import CompleteBody, RegisterBody, RewardBody, StepBody
+from apps.gateway.clawr1.verifying import verify
+from apps.gateway.dialect import Json
 from apps.trajectories import services as trajectories
 from apps.trajectories.generations import find_steps_saying
-from apps.trajectories.models import Channel, Step, Trajectory, TrajectoryState
+from apps.trajectories.models import Channel, Trajectory, TrajectoryState
 
 AGENT_NAME = "Claw-R1"
 AGENT_SLUG = "claw-r1"
@@ -144,14 +146,17 @@ def _submit(key: ApiKey, trajectory: Trajectory, steps: list[StepBody], *, chann
     )
 
 
-def find_reward(key: ApiKey, body: RewardBody) -> tuple[float, Step]:
-    """Return the reward that was given to these tokens, and the step. Raises NotFound: none is computed here."""
+def find_reward(key: ApiKey, body: RewardBody) -> tuple[float, Json]:
+    """Return the reward that was given to these tokens, else what the project's rules say; and whence it comes.
+
+    Raises NotFound where neither has a word on them, and Unavailable.
+    """
     prompt, completion = pack_ids(body.prompt_ids), pack_ids(body.response_ids)
     for step in find_steps_saying(project_id=key.agent.project_id, prompt=prompt, completion=completion):
         reward = step.reward if step.reward is not None else step.trajectory.reward
         if reward is not None:
-            return reward, step
-    raise NotFound("no reward was given to a step with these tokens")
+            return reward, {"step": step.pk, "trajectory": step.trajectory_id}
+    return verify(key, body)
 
 
 def _join_group(trajectory: Trajectory, prompt_uid: str) -> Trajectory:

@@ -34,8 +34,8 @@ from apps.gateway.routes import KeyRoute
 
 KEY_AGE_S = 5.0  # so long a key that was switched off may still open the door
 NO_VERIFIER = (
-    "This platform does not compute rewards here: give them with the steps (/submit_steps), at the end "
-    "(complete_trajectory), or as labels. "
+    "Nobody here has a word on this response: switch on a rule of the project (a grader, named after the data set), or "
+    "give rewards with the steps (/submit_steps), at the end (complete_trajectory), or as labels. "
 )
 T = TypeVar("T")
 Handler = Callable[[Request], Awaitable[Json]]
@@ -153,10 +153,10 @@ class ClawR1Door:
     async def compute_reward(self, request: Request) -> Json:
         key, body = await self.admit(request.scope), await _read(request, RewardBody)
         try:
-            reward, step = await ask_database(lambda: behaviour.find_reward(key, body))
+            reward, info = await ask_database(lambda: behaviour.find_reward(key, body))
         except NotFound as error:
-            raise ApiError(f"{NO_VERIFIER}And {error.message}.", status=501, code="no_verifier") from error
-        return {"reward_score": reward, "reward_extra_info": {"step": step.pk, "trajectory": step.trajectory_id}}
+            raise ApiError(f"{NO_VERIFIER}({error.message})", status=501, code="no_verifier") from error
+        return {"reward_score": reward, "reward_extra_info": info}
 
 
 class _ModelCalls:

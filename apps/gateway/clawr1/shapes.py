@@ -68,12 +68,27 @@ class SubmitBody(_Body):
 
 
 class RewardBody(BaseModel):
-    """Of what a verifier would need, only the tokens are looked at: this platform has none behind this door."""
+    """Of a verifier's question: the tokens, and what is known of the task. What else stands there is not looked at."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
     prompt_ids: TokenIds
     response_ids: TokenIds
+    data_source: str = ""
+    reward_model: Metadata = Field(default_factory=dict)
+    dataset_fields: Metadata = Field(default_factory=dict)
+
+    @property
+    def source(self) -> str:
+        """The name of the data set that the task is from."""
+        return self.data_source or str(self.dataset_fields.get("data_source") or "")
+
+    @property
+    def facts(self) -> Metadata:
+        """What rules may look up: the data set's fields; the right answer as `answer` and as `ground_truth`."""
+        named = self.reward_model or self.dataset_fields.get("reward_model") or {}
+        truth = named.get("ground_truth") if isinstance(named, dict) else None
+        return self.dataset_fields | ({} if truth is None else {"answer": truth, "ground_truth": truth})
 
 
 B = TypeVar("B", bound=BaseModel)

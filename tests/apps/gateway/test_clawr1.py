@@ -9,12 +9,15 @@ import httpx
 import pytest
 from pytest_django.fixtures import Settings
 
-from apps.accounts.models import Agent, ApiKey, Project
+from apps.accounts.access import Caller
+from apps.accounts.models import Agent, ApiKey, Project, User
 from apps.accounts.services import disable_key
 from apps.core.ids import new_id
+from apps.feedback.graders.models import Grader, GraderVersion
+from apps.feedback.graders.services import VersionDraft, create_grader
 from apps.feedback.models import Label, Source
 from apps.gateway.clawr1 import http as door
-from apps.registry.models import Version
+from apps.registry.models import Engine, EngineState, Version
 from apps.trajectories.models import Exchange, Step, Trajectory, TrajectoryState
 from apps.trajectories.recorder import fold_pending
 from apps.trajectories.trie import load_steps
@@ -281,8 +284,44 @@ class TestComputeReward:
             reason = detail_of(client.post("/compute_reward", json=tokens), status=501)
             assert "submit_steps" in reason
 
-    def test_it_refuses_a_bad_body(self, client: httpx.Client) -> None:
-        assert "response_ids" in detail_of(client.post("/compute_reward", json={"prompt_ids": [1]}), status=400)
+    @pytest.fixture
+    def rule(self, project: Project, owner: User, engine_row: Engine) -> GraderVersion:
+        """GSM8K's: the last number of the answer is the right one."""
+        Engine.objects.update(state=EngineState.UP)
+        draft = VersionDraft(settings={"passed": 1, "failed": 0})
+        caller = Caller(user=owner)
+        version, _ = create_grader(caller=caller, project=project, name="gsm8k", kind="numeric", draft=draft)
+        Grader.objects.update(live=version)
+        return version
+
+    @pytest.mark.parametrize(
+        ("truth", "reward"),
+        [({"ground_truth": "42"}, 1), ({"ground_truth": 42, "style": "rule"}, 1), ({"ground_truth": "41"}, 0)],
+    )
+    def test_a_rule_of_the_project_is_the_verifier(
+        self, client: httpx.Client, engine: TokenEngine, rule: GraderVersion, truth: dict[str, Any], reward: float
+    ) -> None:
+        engine.spelled = "So it is 42<|im_end|>"
+        fields = {"data_source": "openai/gsm8k", "reward_model": truth, "answer": "6 * 7 = 42 #### 42"}
+        for task in (fields, {"dataset_fields": fields}):
+            answer = client.post("/compute_reward", json={"prompt_ids": [1], "response_ids": [2, 3], **task}).json()
+            assert answer["reward_score"] == reward
+            assert answer["reward_extra_info"]["grader"] == "gsm8k@v1"
+        assert not Label.objects.exists()
+
+    def test_a_rule_without_the_right_answer_says_so(self, client: httpx.Client, rule: GraderVersion) -> None:
+        reason = detail_of(client.post("/compute_reward", json={"prompt_ids": [1], "response_ids": [2]}), status=501)
+        assert "no 'answer'" in reason
+
+    def test_without_an_engine_nobody_can_read_the_tokens(self, client: httpx.Client, rule: GraderVersion) -> None:
+        Engine.objects.update(state=EngineState.DOWN)
+        answer = client.post("/compute_reward", json={"prompt_ids": [1], "response_ids": [2]})
+        assert "read these tokens" in detail_of(answer, status=503)
+        assert answer.headers["retry-after"]
+
+    @pytest.mark.parametrize("body", [{}, {"response_ids": [1], "reward_model": "42"}, {"dataset_fields": []}])
+    def test_it_refuses_a_bad_body(self, client: httpx.Client, body: dict[str, Any]) -> None:
+        detail_of(client.post("/compute_reward", json={"prompt_ids": [1], **body}), status=400)
 
 
 def _tokens(step: dict[str, Any]) -> dict[str, Any]:
