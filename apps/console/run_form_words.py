@@ -20,6 +20,8 @@ SELECTED = (
     "selection.snapshot",
 )
 LABELS = {
+    "recipe.hint_weight": "Weight of hints",
+    "recipe.reward_weight": "Weight of rewards",
     "recipe.gae_lambda": "GAE's lambda",
     "recipe.value_coefficient": "Weight of the critic's loss",
     "recipe.value_clip": "Clip of values",
@@ -125,6 +127,7 @@ HINTS = {
 CHOICES = {
     "recipe.algorithm": (
         ("policy_gradient", "rewards of fresh answers (policy gradient)"),
+        ("hindsight", "hints, comments and corrections, word by word (self-distillation)"),
         ("sft", "accepted and corrected answers (SFT)"),
         ("preference", "better and worse answers (DPO and kin)"),
         ("unpaired", "good and bad answers (KTO and kin)"),

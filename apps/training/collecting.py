@@ -17,7 +17,7 @@ from apps.training.estimators import (
     compute_advantages,
     compute_turn_advantages,
 )
-from apps.training.recipes import CRITIC, RecipeConfig
+from apps.training.recipes import CRITIC, HINDSIGHT, RecipeConfig
 from apps.training.returns import add_final, discount_returns, undo_discount
 from apps.trajectories.models import ExchangeStatus, SideCall, Step, Trajectory
 from apps.trajectories.trie import StepView, load_steps
@@ -32,13 +32,14 @@ class Facts:
 
     `own_reward`: what labels on the trajectory itself add up to, without those on its steps, where credit is by step;
     `step_rewards` by step id; `preferences`: ids of what was said to be better in it; `pair`: the try at the same
-    prompt that it is compared with, both ids in one word, or "".
+    prompt that it is compared with, both ids in one word, or ""; `hints`: words by step id.
     """
 
     own_reward: float | None = None
     step_rewards: Mapping[str, float] = field(default_factory=dict)
     preferences: Sequence[str] = ()
     pair: str = ""
+    hints: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,7 +70,9 @@ class Collected:
     @property
     def is_empty(self) -> bool:
         """Say whether training on this would change nothing."""
-        is_silent = all(sample.advantage == 0 and sample.reward is None for sample in self.samples)
+        is_silent = all(
+            sample.advantage == 0 and sample.reward is None and sample.hint is None for sample in self.samples
+        )
         return is_silent and not self.judged
 
     @property
@@ -82,7 +85,7 @@ def collect_samples(lent: Lent, *, recipe: RecipeConfig, baseline: BaselineState
     """Return the trainable steps with their trajectory's advantage, and those left out by reason."""
     discards: Counter[DiscardReason] = Counter()
     usable = {
-        row.id: list(_usable_steps(row, lent, recipe=recipe, line=line, discards=discards)) for row in lent.trajectories
+        row.id: list(usable_steps(row, lent, recipe=recipe, line=line, discards=discards)) for row in lent.trajectories
     }
     if recipe.estimator == CRITIC:
         return _collect_turns(lent, usable, recipe=recipe, baseline=baseline, line=line, discards=discards)
@@ -96,7 +99,7 @@ def collect_samples(lent: Lent, *, recipe: RecipeConfig, baseline: BaselineState
         elif advantage == 0 and recipe.drop_without_signal:
             discards[DiscardReason.NO_SIGNAL] += 1
         else:
-            samples.append(_sample(view, advantage=advantage))
+            samples.append(make_sample(view, advantage=advantage))
             distances.append(line[view.row.version_id or ""])
     return Collected(
         samples=samples,
@@ -135,7 +138,7 @@ def _collect_turns(
         discards[DiscardReason.NO_REWARD] += len(usable[row.id]) - len(views)
         kept = [returns[view.row.id] or 0.0 for view in views]
         for view, reward in zip(views, undo_discount(kept, discount=recipe.own("turn_discount")), strict=True):
-            samples.append(replace(_sample(view, advantage=0.0), reward=reward))
+            samples.append(replace(make_sample(view, advantage=0.0), reward=reward))
             distances.append(line[view.row.version_id or ""])
     return Collected(
         samples=samples,
@@ -201,17 +204,19 @@ def name_discards(discards: Counter[DiscardReason]) -> dict[str, int]:
     return {reason.name.lower(): n for reason, n in discards.items()}
 
 
-def _usable_steps(
+def usable_steps(
     trajectory: Trajectory,
     lent: Lent,
     *,
     recipe: RecipeConfig,
     line: Mapping[str, int],
     discards: Counter[DiscardReason],
+    with_messages: bool = False,
 ) -> Iterator[StepView]:
-    """Yield the steps that may carry a gradient; count the others."""
-    for view in load_steps(trajectory, with_messages=False):
-        facts = state_facts(view.row, reward=lent.rewards[trajectory.id], staleness=line.get(view.row.version_id or ""))
+    """Yield the steps that may carry a gradient; count the others. Hints need no reward."""
+    for view in load_steps(trajectory, with_messages=with_messages):
+        reward = 0.0 if recipe.algorithm == HINDSIGHT else lent.rewards[trajectory.id]
+        facts = state_facts(view.row, reward=reward, staleness=line.get(view.row.version_id or ""))
         reason = discard_reason(facts, max_staleness=len(line), drops_cut_off=recipe.drop_cut_off)
         if reason is None:
             yield view
@@ -251,7 +256,7 @@ def state_facts(step: Step, *, reward: float | None, staleness: int | None) -> S
     )
 
 
-def _sample(view: StepView, *, advantage: float) -> TrainSample:
+def make_sample(view: StepView, *, advantage: float) -> TrainSample:
     return TrainSample(
         step_id=view.row.id,
         trajectory_id=view.row.trajectory_id,

@@ -19,12 +19,13 @@ from apps.registry.services import publish_version
 from apps.training.collecting import Collected, Facts, Lent, choose_probe, collect_samples, read_step_facts
 from apps.training.estimators import BaselineState
 from apps.training.fence import lock_attempt
+from apps.training.hindsight import collect_hinted, read_hint_facts
 from apps.training.history import record_run_event
 from apps.training.label_batches import collect_judged, lend_labelled
 from apps.training.label_pool import LabelPool, count_uses
 from apps.training.models import Attempt, Batch, BatchState, BatchTrajectory, Metric, Run
 from apps.training.pool import READY, Pool, describe_counts, trace_line
-from apps.training.recipes import RecipeConfig, read_recipe
+from apps.training.recipes import HINDSIGHT, RecipeConfig, read_recipe
 from apps.training.selection import Selection, read_selection
 from apps.trajectories.models import Trajectory
 
@@ -87,7 +88,8 @@ def collect_batch(run: Run, lent: Lent) -> Collected:
     if recipe.learns_from_labels:
         return collect_judged(lent, recipe=recipe, policy=run.policy, baseline=baseline)
     line = trace_line(current_version(run), max_staleness=int(recipe.own("max_staleness")))
-    return collect_samples(lent, recipe=recipe, baseline=baseline, line=line)
+    collect = collect_hinted if recipe.algorithm == HINDSIGHT else collect_samples
+    return collect(lent, recipe=recipe, baseline=baseline, line=line)
 
 
 def _build_batch(batch: Batch, found: Collected) -> TrainBatch:
@@ -142,7 +144,8 @@ def view_pool(*, version: Version, selection: Selection, recipe: RecipeConfig, r
     if recipe.learns_from_labels:
         return LabelPool(policy=version.policy, selection=selection, recipe=recipe, run_id=run_id)
     line = trace_line(version, max_staleness=int(recipe.own("max_staleness")))
-    return Pool(policy=version.policy, selection=selection, line=line)
+    learns_from_hints = recipe.algorithm == HINDSIGHT
+    return Pool(policy=version.policy, selection=selection, line=line, learns_from_hints=learns_from_hints)
 
 
 def current_version(run: Run) -> Version:
@@ -164,6 +167,8 @@ def lend_trajectories(pool: Pool | LabelPool, recipe: RecipeConfig) -> Lent | No
     if not picked:
         return None
     facts = read_step_facts(picked) if recipe.credit == "step" else {}
+    if recipe.algorithm == HINDSIGHT:
+        facts = read_hint_facts(picked)
     return Lent(trajectories=picked, rewards={row.id: row.reward for row in picked}, facts=facts)
 
 

@@ -4,9 +4,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from django.conf import settings
-from django.db.models import Case, CharField, Count, Exists, OuterRef, QuerySet, Value, When
+from django.db.models import Case, CharField, Count, Exists, OuterRef, Q, QuerySet, Value, When
 
 from apps.registry.models import Policy, Version
+from apps.training.hints import has_hint
 from apps.training.models import BatchTrajectory
 from apps.training.selection import Selection
 from apps.trajectories.models import Step, Trajectory
@@ -15,6 +16,7 @@ READY = "ready"
 REASONS: Mapping[str, str] = {
     "open": "still open or being recorded",
     "unlabelled": "without a reward",
+    "unhinted": "without a hint, a comment or a correction of a step",
     "excluded": "kept out by a person",
     "used": "trained on before",
     "untrainable": "without a step to train on (tokens not exact, not sampled freely, kept out, side calls)",
@@ -35,6 +37,7 @@ class Pool:
     policy: Policy
     selection: Selection
     line: Mapping[str, int]
+    learns_from_hints: bool = False
 
     def candidates(self) -> QuerySet[Trajectory]:
         """Return everything that the selection names, ready or not."""
@@ -42,17 +45,15 @@ class Pool:
 
     def ready(self) -> QuerySet[Trajectory]:
         """Return the trajectories that can be trained on now, oldest first."""
-        settled = Trajectory.objects.filter(project_id=self.policy.project_id).for_training(
-            channel=self.selection.channel
-        )
-        rows = self.selection.narrow(settled)
+        rows = self.selection.narrow(Trajectory.objects.filter(project_id=self.policy.project_id).settled())
+        rows = rows.filter(self._is_labelled(), is_excluded=False, n_steps__gt=0)
         return rows.filter(~Exists(self._uses()), Exists(self._fresh_steps())).order_by("id")
 
     def count_by_readiness(self) -> dict[str, int]:
         """Return how many candidates are ready and, by reason, how many are not."""
         readiness = Case(
             When(~Exists(Trajectory.objects.settled().filter(pk=OuterRef("pk"))), then=Value("open")),
-            When(reward=None, then=Value("unlabelled")),
+            When(~self._is_labelled(), then=Value("unhinted" if self.learns_from_hints else "unlabelled")),
             When(is_excluded=True, then=Value("excluded")),
             When(Exists(self._uses()), then=Value("used")),
             When(~Exists(trainable_steps().filter(trajectory=OuterRef("pk"))), then=Value("untrainable")),
@@ -62,6 +63,9 @@ class Pool:
         )
         rows = self.candidates().annotate(readiness=readiness).order_by().values("readiness")
         return {row["readiness"]: row["n"] for row in rows.annotate(n=Count("pk"))}
+
+    def _is_labelled(self) -> Q:
+        return has_hint() if self.learns_from_hints else Q(reward__isnull=False)
 
     def _uses(self) -> QuerySet[BatchTrajectory]:
         return BatchTrajectory.objects.filter(trajectory=OuterRef("pk"), policy=self.policy, use="", is_active=True)

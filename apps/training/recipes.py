@@ -16,6 +16,7 @@ Default = float | str | None  # None: off
 GROUPS = {"group_size": 4}
 BETA = {"beta": 0.1}
 POLICY_GRADIENT = "policy_gradient"
+HINDSIGHT = "hindsight"
 SFT = "sft"
 PREFERENCE = "preference"
 UNPAIRED = "unpaired"
@@ -41,6 +42,17 @@ OWN_SETTINGS: Mapping[str, Mapping[str, Mapping[str, Default]]] = {
             "drop_without_signal": True,
             "max_staleness": 4,
             "learning_rate": 5e-4,
+            "promote": True,
+        },
+        HINDSIGHT: {
+            "loss": "ppo",
+            "aggregation": "token_mean",
+            "correction": "none",
+            "kl": "none",
+            "hint_weight": 1.0,
+            "reward_weight": 1.0,
+            "max_staleness": 4,
+            "learning_rate": 1e-4,
             "promote": True,
         },
         SFT: {
@@ -103,6 +115,7 @@ OWN_SETTINGS: Mapping[str, Mapping[str, Mapping[str, Default]]] = {
 OWNED = frozenset(name for choices in OWN_SETTINGS.values() for own in choices.values() for name in own)
 LOSSES: Mapping[str, tuple[str, ...]] = {
     POLICY_GRADIENT: ("ppo", "dual_clip", "gspo", "cispo", "sapo", "dppo_tv"),
+    HINDSIGHT: ("ppo", "cispo", "dppo_tv"),
     SFT: ("cross_entropy",),
     PREFERENCE: ("dpo", "robust_dpo", "ipo"),
     UNPAIRED: ("kto", "apo_zero", "bco"),
@@ -124,9 +137,10 @@ def default_settings(chosen: Mapping[str, Any]) -> dict[str, Default]:
 class RecipeConfig(ResourceConfig):
     """How a run learns and from what, and how it is run."""
 
-    algorithm: Literal["policy_gradient", "sft", "preference", "unpaired", "reward_model"] = Field(
+    algorithm: Literal["policy_gradient", "hindsight", "sft", "preference", "unpaired", "reward_model"] = Field(
         default="policy_gradient",
-        description="policy_gradient: from the rewards of fresh answers. The others learn from labels of any age. sft: "
+        description="policy_gradient: from the rewards of fresh answers. hindsight: from hints, comments and "
+        "corrections of fresh answers, word by word. The others learn from labels of any age. sft: "
         "to speak as accepted and corrected answers do. preference: from better and worse tries at one prompt, and "
         "from corrections. unpaired: from single verdicts, good or bad. reward_model: a model that judges, from pairs.",
     )
@@ -171,6 +185,12 @@ class RecipeConfig(ResourceConfig):
     drop_cut_off: bool = Field(default=False, description="Leave out answers that were cut off at the token limit.")
     drop_without_signal: bool | None = Field(
         default=None, description="Leave out trajectories whose advantage is zero, so that they thin out no mean."
+    )
+    hint_weight: float | None = Field(
+        default=None, gt=0, le=100, description="With hindsight: what a nat that the hint makes likelier weighs."
+    )
+    reward_weight: float | None = Field(
+        default=None, ge=0, le=100, description="With hindsight: what the reward, if there is one, weighs beside it."
     )
     good_above: float | None = Field(
         default=None, ge=-1, lt=1, description="With labels: answers whose reward is above this are accepted."
@@ -314,8 +334,8 @@ class RecipeConfig(ResourceConfig):
 
     @property
     def learns_from_labels(self) -> bool:
-        """Say whether it learns from labels of any age, rather than from the rewards of fresh answers."""
-        return self.algorithm != POLICY_GRADIENT
+        """Say whether it learns from labels of any age, rather than from fresh answers."""
+        return self.algorithm not in {POLICY_GRADIENT, HINDSIGHT}
 
     def own(self, name: str) -> float:
         """Return a setting of the choices made. Raises ValueError if it is not one of theirs."""

@@ -23,7 +23,7 @@ from apps.training.label_pool import LabelPool
 from apps.training.leases import view_pool, whole_groups
 from apps.training.models import ACTIVE_STATES, Run, RunState
 from apps.training.pool import READY, Pool, describe_counts
-from apps.training.recipes import UNPAIRED, RecipeConfig, read_recipe
+from apps.training.recipes import POLICY_GRADIENT, UNPAIRED, RecipeConfig, read_recipe
 from apps.training.selection import Selection, read_selection
 from apps.trajectories.models import Trajectory
 
@@ -123,7 +123,7 @@ def check_worth(pool: Pool | LabelPool, recipe: RecipeConfig) -> None:
     if not ready:
         words = describe_counts(pool.count_by_readiness())
         raise InvalidInput(f"nothing is ready to train on: {words}", field="selection")
-    if not recipe.learns_from_labels:
+    if recipe.algorithm == POLICY_GRADIENT:
         _check_advantages(ready, recipe)
     if recipe.algorithm == UNPAIRED:
         _check_verdicts(ready, recipe)

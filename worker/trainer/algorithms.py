@@ -52,6 +52,7 @@ def find_algorithm(job: TrainJob) -> Algorithm:
 ON_LABELS = Algorithm(check=check_judged, train=partial(train_on_labels, list_samples=list_answers))
 ALGORITHMS: Mapping[str, Algorithm] = {
     "policy_gradient": Algorithm(check=check_batch, train=train_step, load=load_actor),
+    "hindsight": Algorithm(check=check_batch, train=train_step),
     "sft": ON_LABELS,
     "preference": ON_LABELS,
     "unpaired": ON_LABELS,

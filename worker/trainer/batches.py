@@ -18,7 +18,7 @@ def check_batch(batch: TrainBatch, *, step: int, vocab_size: int, max_length: in
     _check_step(batch, step=step, n_answers=len(batch.samples))
     for sample in batch.samples:
         _check_sample(sample, vocab_size=vocab_size, max_length=max_length)
-    if all(sample.advantage == 0 and sample.reward is None for sample in batch.samples):
+    if all(sample.advantage == 0 and sample.reward is None and sample.hint is None for sample in batch.samples):
         raise BatchError(
             f"Every advantage in the batch of step {step} is zero, so it would change nothing: all rewards equal their "
             "baseline. Collect trajectories with differing rewards, or use the EMA baseline if each prompt occurs once."
@@ -65,6 +65,8 @@ def _check_sample(sample: TrainSample, *, vocab_size: int, max_length: int) -> N
     if len(ids) != len(logprobs):
         raise BatchError(f"{where} has {len(ids)} completion tokens but {len(logprobs)} log-probs.")
     _check_ids(where, (*sample.prompt_ids, *ids), vocab_size=vocab_size, max_length=max_length)
+    if sample.hint is not None:
+        _check_ids(f"{where} with its hint", (*sample.hinted_ids, *ids), vocab_size=vocab_size, max_length=max_length)
     if not math.isfinite(sample.advantage) or not all(map(math.isfinite, logprobs)):
         raise BatchError(f"{where} has an advantage or log-prob that is not a finite number.")
     if any(logprob > 1e-3 for logprob in logprobs):

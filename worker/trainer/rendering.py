@@ -13,7 +13,7 @@ from typing import Any
 from transformers import AutoTokenizer
 
 from apps.core.contracts.labelled import Answer, Conversation, Judged
-from apps.core.contracts.training import Probe, TrainBatch
+from apps.core.contracts.training import Probe, TrainBatch, TrainSample
 from worker.engine.models.chat_template_path import CHAT_TEMPLATE
 from worker.trainer.errors import BatchError, TrainerError
 
@@ -29,10 +29,17 @@ class Renderer:
     def render_batch(self, batch: TrainBatch) -> TrainBatch:
         """Return the batch with tokens for every answer and for the probe. Raises BatchError that names the answer."""
         judged = tuple(self._render_judged(each) for each in batch.judged)
+        samples = tuple(self._render_hint(sample) for sample in batch.samples)
         probe = batch.probe
         if judged and not probe.token_ids:
             probe = choose_probe(judged)
-        return dataclasses.replace(batch, judged=judged, probe=probe)
+        return dataclasses.replace(batch, samples=samples, judged=judged, probe=probe)
+
+    def _render_hint(self, sample: TrainSample) -> TrainSample:
+        if sample.hint is None:
+            return sample
+        asked = self.render(Answer(answer_id=sample.step_id, conversation=sample.hint))
+        return dataclasses.replace(sample, hinted_ids=asked.prompt_ids)
 
     def _render_judged(self, judged: Judged) -> Judged:
         return dataclasses.replace(judged, answers=tuple(map(self.render, judged.answers)))

@@ -100,7 +100,11 @@ def prepare_minibatch(
         micro = (build_micro_batch(group, weights=weights) if group else build_filler()).to(ranks.device)
         part = _look_ahead(engine, micro, loss=job.loss)
         turns = gather_turns(micro, group, expected, n_turns=len(samples)) if expected is not None else None
-        parts.append(replace(part, turns=turns))
+        advantages = part.advantages
+        if job.loss.hint_weight:
+            gaps = measure_hints(engine, group, micro, device=ranks.device)
+            advantages = advantages + job.loss.hint_weight * gaps
+        parts.append(replace(part, advantages=advantages, turns=turns))
     return parts
 
 
@@ -116,6 +120,25 @@ def _look_ahead(engine: Any, micro: MicroBatch, *, loss: LossSettings) -> Part:
     if loss.kl == "k1_reward" and reference is not None:
         advantages = charge_divergence(micro, reference, coefficient=loss.kl_coefficient)
     return Part(micro=micro, proximal=proximal, advantages=advantages, reference=reference)
+
+
+def measure_hints(engine: Any, group: Sequence[TrainSample], micro: MicroBatch, *, device: torch.device) -> Tensor:
+    """Return l_T - l_pi of each token (N,), 0 where its sample has no hint, by the weights at the start of the step.
+
+    T is the same policy with the hint before its eyes: hindsight distillation (OpenClaw-RL, arXiv 2603.10165), whose
+    gradient is that of the reverse divergence from T on the policy's own samples.
+    """
+    hinted = [replace(sample, prompt_ids=sample.hinted_ids) for sample in group if sample.hint is not None]
+    weights = dict.fromkeys((sample.step_id for sample in hinted), 0.0)
+    teacher = (build_micro_batch(hinted, weights=weights) if hinted else build_filler()).to(device)
+    with torch.no_grad():
+        told, _ = forward(engine, teacher)
+        said, _ = forward(engine, micro)
+    has_hint = torch.tensor([sample.hint is not None for sample in group], dtype=torch.bool, device=device)
+    is_hinted = has_hint[micro.samples] if group else torch.zeros_like(said, dtype=torch.bool)
+    gaps = torch.zeros_like(said)
+    gaps[is_hinted] = told - said[is_hinted]
+    return gaps
 
 
 def charge_divergence(micro: MicroBatch, reference: Tensor, *, coefficient: float) -> Tensor:

@@ -8,7 +8,7 @@ log-probs are the engine's own.
 
 from dataclasses import dataclass, field
 
-from apps.core.contracts.labelled import Judged
+from apps.core.contracts.labelled import Conversation, Judged
 
 JOB_FILE = "job.json"
 EVENTS_FILE = "events.jsonl"
@@ -79,6 +79,7 @@ class LossSettings:
     kl_coefficient: float = 0.0
     beta: float = 0.1
     label_noise: float = 0.0
+    hint_weight: float = 0.0
     good_weight: float = 1.0
     bad_weight: float = 1.0
     min_ess: float = 0.0
@@ -175,6 +176,10 @@ class TrainSample:
     temperature: float
     reward: float | None = None
     """With a critic: what came of this turn before the next one; a trajectory's turns stand in order. Else None."""
+    hint: Conversation | None = None
+    """What the teacher of hindsight distillation sees in place of the prompt; the trainer renders it."""
+    hinted_ids: tuple[int, ...] = ()
+    """The same in tokens, once rendered."""
 
 
 @dataclass(frozen=True, kw_only=True)
