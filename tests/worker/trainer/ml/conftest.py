@@ -10,6 +10,8 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from tests.worker.trainer.samples import VOCABULARY, make_job
 from worker.trainer.model import Policy, load_policy
 
+torch.set_num_threads(1)  # over tensors this small, threads wait for each other longer than they compute
+
 
 @pytest.fixture(scope="session")
 def model_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:

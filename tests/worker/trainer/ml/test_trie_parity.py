@@ -9,14 +9,16 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
+from torch.nn.attention import flex_attention
+from transformers.integrations import flex_attention as flex
 
 from apps.core.contracts.training import TrainSample
 from tests.worker.trainer.ml.conftest import stir
 from tests.worker.trainer.samples import make_job, make_sample, make_samples
-from worker.trainer import tries
+from worker.trainer import model, tries
 from worker.trainer.micro_batches import build_micro_batch, plan_micro_batches
 from worker.trainer.model import Policy, load_policy
-from worker.trainer.trie_attention import NAME
+from worker.trainer.trie_attention import NAME, build_block_mask
 
 Samples = Sequence[TrainSample]
 Outcome = tuple[dict[str, Tensor], dict[str, Tensor]]  # log-probs by sample, gradients by parameter
@@ -134,3 +136,14 @@ def test_however_the_tries_are_cut(trained: Policy) -> None:
     for max_tokens in (1, 90, 10_000):
         (groups,) = plan_micro_batches(samples, max_tokens=max_tokens, n_ranks=1)
         assert_alike(run_in_tries(trained, groups, weights=weights), alone)
+
+
+@pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
+def test_the_way_of_a_gpu(trained: Policy, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same model over a block mask, with FlexAttention in the slow form that runs on a CPU."""
+    monkeypatch.setattr(model, "lay_out", lambda trie: build_block_mask(trie, is_compiled=False))
+    monkeypatch.setattr(flex, "is_torchdynamo_compiling", lambda: True)  # so that it does not compile itself
+    monkeypatch.setattr(flex_attention, "_validate_device", lambda *_: None)  # which refuses gradients on a CPU
+    samples = make_samples(5, seed=2)
+    weights = mean_weights(samples)
+    assert_alike(run_in_tries(trained, [samples], weights=weights), run_alone(trained, samples, weights=weights))
