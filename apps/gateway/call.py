@@ -4,8 +4,10 @@ The same for every dialect. Knows no sockets.
 """
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from itertools import islice
 from typing import Any
 
 import orjson
@@ -17,6 +19,7 @@ from apps.gateway.capture import AnswerCapture
 from apps.gateway.dialect import Dialect, Json, ModelRequest, Voice
 from apps.gateway.errors import ApiError, bad_request, name_request
 from apps.gateway.forced_calls import STRICT, hold_to_schemas, is_beyond_grammar
+from apps.gateway.known_fields import LONGEST_NAME
 from apps.gateway.limit_headers import LimitState
 from apps.gateway.limits import estimate_tokens
 from apps.gateway.prompt_form import KnownForms, Prompt
@@ -28,6 +31,7 @@ log = structlog.get_logger(__name__)
 
 LONGEST_ERROR = 2000
 MOST_TOLD = 10  # names in a header
+_NOT_VISIBLE = re.compile(r"[^\x21-\x7e]")
 _LIMITS = ("max_tokens", "max_completion_tokens")
 _PYTHON_SAYS = re.compile(r"""'loc': .{0,500}?'msg': (?:'([^']+)'|"([^"]+)")""", re.DOTALL)  # pydantic's errors
 _LIMIT_TOO_HIGH = re.compile(rb"tokens=\d+ cannot be greater than max_model_len=(\d+)")
@@ -131,9 +135,9 @@ class ModelCall:
         headers = name_request(self.exchange_id) | {"x-claw-version": self.version.label}
         headers |= self.limits.headers(self.dialect.name)
         if "dropped" in self.sampling:
-            headers["x-claw-dropped"] = ", ".join(self.sampling["dropped"])
+            headers["x-claw-dropped"] = tell_names(self.sampling["dropped"])
         if "mended" in self.sampling:
-            headers["x-claw-mended"] = ", ".join(list(self.sampling["mended"])[:MOST_TOLD])
+            headers["x-claw-mended"] = tell_names(self.sampling["mended"])
         return headers
 
     def estimate_tokens(self) -> int:
@@ -209,6 +213,11 @@ class ModelCall:
             return {}
         form = {"chat_request": orjson.dumps(self.request.chat_form)}
         return form | ({"chat_response": orjson.dumps(self.chat_answer)} if self.chat_answer is not None else {})
+
+
+def tell_names(names: Iterable[str]) -> str:
+    """Return names as a header may hold them: clients choose some of them, and may choose line ends."""
+    return ", ".join(_NOT_VISIBLE.sub("", name)[:LONGEST_NAME] for name in islice(names, MOST_TOLD))
 
 
 def build_engine_body(request: ModelRequest, exact_fields: Json, *, version: VersionRoute) -> tuple[Json, Json]:

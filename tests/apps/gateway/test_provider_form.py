@@ -27,6 +27,8 @@ from apps.gateway.provider_form import (
     make_provider_body,
 )
 from apps.registry.models import Teacher
+from apps.trajectories.models import Exchange
+from apps.trajectories.recorder import fold_pending
 from tests.apps.gateway.conftest import chat, only_exchange
 from tests.apps.gateway.messages_client import WEATHER, ask
 from tests.factories.registry import ProviderFactory, TeacherFactory
@@ -176,6 +178,26 @@ def test_every_dialect_reaches_a_teacher(
     assert all(message.keys() <= MESSAGE_FIELDS for message in call.body.get("messages", []))
     assert response.headers.get("x-claw-dropped", "") == dropped
     assert not only_exchange().is_exact
+
+
+@pytest.mark.parametrize("is_streamed", [False, True])
+def test_what_clients_call_their_fields_makes_no_header(
+    teacher: Teacher, elsewhere: FakeEngine, http: httpx.Client, *, is_streamed: bool
+) -> None:
+    odd = ["a\r\nset-cookie: b=c", "otter 🦦", "nul\0", "x" * 5000, *(f"n{number}" for number in range(100))]
+    message = {"role": "user", "content": "hello"} | dict.fromkeys(odd, 1)
+
+    response = http.post(CHAT, json=chat(model="big-one", messages=[message], stream=is_streamed))
+
+    assert response.status_code == 200, response.text
+    assert "set-cookie" not in response.headers
+    told = response.headers["x-claw-dropped"].split(", ")
+    assert len(told) == 10
+    assert all(name.startswith("messages.") and name.isascii() for name in told)
+    exchange = only_exchange()
+    assert exchange.status == "complete"
+    fold_pending()
+    assert not Exchange.objects.set_aside().exists()
 
 
 def test_log_probs_of_a_completion_are_asked_for_when_the_client_wants_them(
