@@ -59,7 +59,7 @@ bench-gateway:  ## measure the gateway beside a bare pass-through, LiteLLM and P
 	@$(PYTHON) setup/bootstrap.py dev
 	@exec $(WEB) -m bench.gateway $(ARGS)
 
-bench-recorder:  ## measure how fast the recorder folds beside a plain insert of the same calls
+bench-recorder:  ## measure how fast the recorder folds beside what one gateway process writes of the same calls
 	@$(PYTHON) setup/bootstrap.py dev
 	@exec $(WEB) -m bench.recorder $(ARGS)
 

@@ -46,10 +46,14 @@ def make_body(*, is_streamed: bool, request_kb: int) -> str:
 
 def write_lua(folder: Path, *, headers: dict[str, str], is_streamed: bool, request_kb: int) -> Path:
     """Return wrk's script for such requests."""
+    path = folder / f"{is_streamed}-{request_kb}-{len(headers)}.lua"
+    return write_lua_of(path, headers=headers, body=make_body(is_streamed=is_streamed, request_kb=request_kb))
+
+
+def write_lua_of(path: Path, *, headers: dict[str, str], body: str) -> Path:
+    """Return wrk's script for requests with this body."""
     all_headers = {"Content-Type": "application/json", **headers}
     lines = "\n".join(f"wrk.headers[{json.dumps(name)}] = {json.dumps(value)}" for name, value in all_headers.items())
-    body = make_body(is_streamed=is_streamed, request_kb=request_kb)
-    path = folder / f"{is_streamed}-{request_kb}-{len(headers)}.lua"
     path.write_text(LUA.replace("{headers}", lines).replace("{body}", body))
     return path
 

@@ -1,10 +1,12 @@
-"""How fast the recorder folds, beside what Postgres takes to store the same calls at all.
+"""How fast the recorder folds, beside what one gateway process can write of the same calls.
 
     make bench-recorder           (or: python -m bench.recorder [--agents N] [--sessions N] [--turns N])
 
-The limit is the gateway's own plain INSERT of the exchanges, 32 a commit, on one connection. Then the same exchanges
-are folded by one recorder and by two at once; each call must have become one step. Prints a table, the ratios and,
-last, one line `BENCH_RECORDER {json}`. Starts its own Postgres (fsync on) and Valkey.
+Conversations are inserted into the ledger, 32 calls a commit, and folded by one recorder and by two at once; each call
+must have become one step. Then wrk has one gateway process write calls with the same requests, 32 in flight, as
+`make bench-gateway` does. Says what processor time a call takes of the gateway and of the recorder (Postgres' own is in
+neither). Prints a table with the ratios and, last, one line `BENCH_RECORDER {json}`. Needs wrk; starts its own Postgres
+(fsync on) and Valkey.
 """
 
 import argparse
@@ -22,13 +24,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bench.calls import make_record
+from bench.gateway import STUB_URL, start_servers
+from bench.gateway_parts import make_rows
+from bench.load import count_cpu_s, write_lua_of
+from bench.load import measure as measure_load
+from bench.rounds import Server
 from bench.services import running, start_services
 
 if TYPE_CHECKING:
     from apps.core.contracts.exchange import ExchangeRecord
 
 GROUP = 32
-TITLES = "kind     KB  calls   insert/s   fold/s   ratio   two fold/s   two to one"
+SECRET = "sk-claw-bench"  # noqa: S105 (of a database that lives for a minute)
+GATEWAY_S = 3
+TITLES = "kind     KB  calls  insert/s  fold/s  two fold/s  cpu ms  gateway/s  cpu ms  fold to gateway  two to gateway"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,17 +50,37 @@ class Kind:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Folded:
+    """What recorders did: seconds from first to last, and the first one's processor time a call."""
+
+    seconds: float
+    cpu_ms: float
+
+
+@dataclass(frozen=True, kw_only=True)
 class Result:
-    """Calls a second. `ratio`: folded to inserted."""
+    """Calls a second, and processor time a call. `fold_to_gateway`: one recorder's calls to one gateway's."""
 
     kind: str
     system_kb: int
     n_calls: int
     inserted_per_s: float
     folded_per_s: float
-    ratio: float
     two_folded_per_s: float
-    two_to_one: float
+    folding_cpu_ms: float
+    gateway_per_s: float
+    gateway_cpu_ms: float
+    fold_to_gateway: float
+    two_to_gateway: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class World:
+    """What runs beside the recorders. `env` names the services."""
+
+    folder: Path
+    env: dict[str, str]
+    gateway: Server
 
 
 KINDS = (
@@ -68,6 +97,13 @@ def set_up(env: dict[str, str]) -> None:
 
     django.setup()
     call_command("migrate", verbosity=0)
+
+
+def start_gateway(stack: ExitStack, env: dict[str, str], *, folder: Path) -> Server:
+    """Start one gateway process before a stub engine that needs no time."""
+    make_rows(SECRET)
+    _, gateway = start_servers(stack, env, folder=folder, names=["stub", "gateway"])
+    return gateway
 
 
 def make_keys(n: int) -> list[Any]:
@@ -125,50 +161,80 @@ async def insert(records: list["ExchangeRecord"]) -> float:
         return time.perf_counter() - start
 
 
-def fold(n_recorders: int, *, n_calls: int, env: dict[str, str], log: Path) -> float:
-    """Fold all that is pending with so many recorders, each a process; return the seconds from first to last."""
+def fold(n_recorders: int, *, n_calls: int, env: dict[str, str], log: Path) -> Folded:
+    """Fold all that is pending with so many recorders, each a process."""
     from django.db.models import Max, Min  # noqa: PLC0415
 
     from apps.trajectories.models import Exchange, Step  # noqa: PLC0415
 
     done, n_steps = list(Exchange.objects.exclude(folded_at=None).values_list("id", flat=True)), Step.objects.count()
     with ExitStack() as stack:
-        for _ in range(n_recorders):
+        pids = [
             stack.enter_context(running(sys.executable, "manage.py", "record", env=env, log=log))
+            for _ in range(n_recorders)
+        ]
+        while (n_begun := n_calls - Exchange.objects.unfolded().count()) == 0:
+            time.sleep(0.02)
+        used_s = sum(map(count_cpu_s, pids))  # their start is over
         while Exchange.objects.unfolded().exists():
             time.sleep(0.1)
+        used_s = sum(map(count_cpu_s, pids)) - used_s
     aside, made = Exchange.objects.set_aside().count(), Step.objects.count() - n_steps
     if (aside, made) != (0, n_calls):
         raise SystemExit(f"{n_calls} calls became {made} steps; {aside} were set aside")
     ends = Exchange.objects.exclude(pk__in=done).aggregate(first=Min("folded_at"), last=Max("folded_at"))
-    seconds: float = (ends["last"] - ends["first"]).total_seconds()
-    return seconds
+    return Folded(
+        seconds=(ends["last"] - ends["first"]).total_seconds(), cpu_ms=1000 * used_s / max(1, n_calls - n_begun)
+    )
 
 
-def measure(kind: Kind, keys: list[Any], options: argparse.Namespace, *, env: dict[str, str], log: Path) -> Result:
-    seconds = []
+def write_by_gateway(record: "ExchangeRecord", gateway: Server, *, folder: Path) -> tuple[float, float]:
+    """Have the gateway write calls like this one; return how many a second, and its processor time in ms."""
+    from apps.trajectories.models import Exchange  # noqa: PLC0415
+
+    body = json.dumps({"model": "bench", **json.loads(record.request)})
+    lua = write_lua_of(folder / "calls.lua", headers={"Authorization": f"Bearer {SECRET}"}, body=body)
+    measure_load(gateway.port, lua, in_flight=GROUP, seconds=1)
+    used_s = count_cpu_s(gateway.pid)
+    load = measure_load(gateway.port, lua, in_flight=GROUP, seconds=GATEWAY_S)
+    used_s = count_cpu_s(gateway.pid) - used_s
+    if load.n_errors:
+        raise SystemExit(f"the gateway failed {load.n_errors} calls")
+    while Exchange.objects.unfolded().delete()[0]:  # calls that were cut off at the end come a little later
+        time.sleep(0.5)
+    return load.per_s, 1000 * used_s / (load.per_s * GATEWAY_S)
+
+
+def measure(kind: Kind, keys: list[Any], options: argparse.Namespace, *, world: World) -> Result:
+    folds: list[Folded] = []
+    inserted_s = 0.0
     for n_recorders in (1, 2):
         records = make_records(kind, keys, n_sessions=options.sessions, n_turns=options.turns)
-        inserted_s = asyncio.run(insert(records))
-        seconds.append((inserted_s, fold(n_recorders, n_calls=len(records), env=env, log=log)))
+        inserted_s += asyncio.run(insert(records)) / 2
+        folds.append(fold(n_recorders, n_calls=len(records), env=world.env, log=world.folder / "recorder.log"))
     n_calls = len(keys) * options.sessions * options.turns
-    inserted, one, two = (n_calls / value for value in (seconds[0][0], seconds[0][1], seconds[1][1]))
+    one, two = (n_calls / folded.seconds for folded in folds)
+    per_s, cpu_ms = write_by_gateway(records[-1], world.gateway, folder=world.folder)
     return Result(
         kind=kind.name,
         system_kb=kind.system_kb,
         n_calls=n_calls,
-        inserted_per_s=round(inserted, 1),
+        inserted_per_s=round(n_calls / inserted_s, 1),
         folded_per_s=round(one, 1),
-        ratio=round(one / inserted, 3),
         two_folded_per_s=round(two, 1),
-        two_to_one=round(two / one, 2),
+        folding_cpu_ms=round(folds[0].cpu_ms, 2),
+        gateway_per_s=round(per_s, 1),
+        gateway_cpu_ms=round(cpu_ms, 2),
+        fold_to_gateway=round(one / per_s, 2),
+        two_to_gateway=round(two / per_s, 2),
     )
 
 
 def render(result: Result) -> str:
     return (
-        f"{result.kind:9}{result.system_kb:>2}{result.n_calls:>7}{result.inserted_per_s:>11}{result.folded_per_s:>9}"
-        f"{result.ratio:>8}{result.two_folded_per_s:>13}{result.two_to_one:>13}"
+        f"{result.kind:9}{result.system_kb:>2}{result.n_calls:>7}{result.inserted_per_s:>10}{result.folded_per_s:>8}"
+        f"{result.two_folded_per_s:>12}{result.folding_cpu_ms:>8}{result.gateway_per_s:>11}{result.gateway_cpu_ms:>8}"
+        f"{result.fold_to_gateway:>17}{result.two_to_gateway:>16}"
     )
 
 
@@ -182,13 +248,14 @@ def main() -> None:
     folder.chmod(0o711)
     with ExitStack() as stack:
         stack.callback(shutil.rmtree, folder, ignore_errors=True)
-        env = start_services(folder, stack)
+        env = start_services(folder, stack) | {"STUB_URL": STUB_URL}
         set_up(env)
         keys = make_keys(options.agents)
+        world = World(folder=folder, env=env, gateway=start_gateway(stack, env, folder=folder))
         print(TITLES)
         results = []
         for kind in KINDS:
-            results.append(measure(kind, keys, options, env=env, log=folder / "recorder.log"))
+            results.append(measure(kind, keys, options, world=world))
             print(render(results[-1]), flush=True)
         print(f"BENCH_RECORDER {json.dumps([asdict(result) for result in results])}")
 

@@ -4,14 +4,15 @@ Reads the chat form that the gateway keeps of every dialect; knows no sessions, 
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache, partial
 from typing import Any
 
 from apps.core.contracts.arrays import ID_BYTES
 from apps.trajectories import messages as chat
 from apps.trajectories.constraints import find_constraints
+from apps.trajectories.known_messages import read_request
 from apps.trajectories.marks import Marks, read_marks, read_raw_body
 from apps.trajectories.messages import Message, hash_bytes, hash_text
 from apps.trajectories.models import Exchange, ExchangeStatus
@@ -85,13 +86,18 @@ class Call:
     @cached_property
     def chain(self) -> str:
         """Calls of one chain have the same system text and tools."""
-        return hash_text(chat.system_text(self.messages), self.tools_digest)
+        return _hash_chain(chat.system_text(self.messages), self.tools_digest)
+
+
+@lru_cache(maxsize=100)  # few, and the texts are long
+def _hash_chain(system: str, tools_digest: str) -> str:
+    return hash_text(system, tools_digest)
 
 
 def read_call(exchange: Exchange) -> Call:
     """Return the call; raises UnreadableExchange when an answered one does not have the chat shape."""
     is_failed = exchange.status == ExchangeStatus.ERROR
-    body = _read_object(_chat_request(exchange), what="request", is_optional=is_failed)
+    body = _read_request(exchange, is_optional=is_failed)
     headers = {name.lower(): str(value) for name, value in _read_object(exchange.headers, what="headers").items()}
     messages = body.get("messages", [])
     if not isinstance(messages, list):
@@ -124,15 +130,23 @@ def _chat_request(exchange: Exchange) -> bytes:
     raise UnreadableExchange(f"the gateway kept no chat form of this call of the dialect {exchange.dialect!r}")
 
 
+def _read_request(exchange: Exchange, *, is_optional: bool) -> dict[str, Any]:
+    session = exchange.trajectory_id or exchange.session_key
+    read = partial(read_request, conversation=f"{exchange.key_id} {session}")
+    return _read_object(_chat_request(exchange), what="request", is_optional=is_optional, read=read)
+
+
 def _chat_response(exchange: Exchange) -> bytes:
     if exchange.chat_response is not None:
         return bytes(exchange.chat_response)
     return bytes(exchange.response or b"") if exchange.dialect == CHAT else b""
 
 
-def _read_object(data: bytes | memoryview, *, what: str, is_optional: bool = False) -> dict[str, Any]:
+def _read_object(
+    data: bytes | memoryview, *, what: str, is_optional: bool = False, read: Callable[[bytes], Any] = json.loads
+) -> dict[str, Any]:
     try:
-        value = json.loads(bytes(data) or b"{}")
+        value = read(bytes(data) or b"{}")
     except (ValueError, RecursionError) as error:
         if is_optional:
             return {}

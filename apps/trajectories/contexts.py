@@ -3,10 +3,9 @@
 A step never changes what it saw and said, so what is here stays true; a step that was rolled back is never asked for.
 """
 
-import threading
-from collections import OrderedDict
 from collections.abc import Iterable
 
+from apps.trajectories.least_used import LeastUsed
 from apps.trajectories.trie import Context, load_context, load_contexts
 
 MAX_BYTES = 64 * 1024 * 1024
@@ -16,18 +15,15 @@ class ContextCache:
     """The contexts last used, up to a number of bytes. Several threads may use it at once."""
 
     def __init__(self, *, max_bytes: int = MAX_BYTES) -> None:
-        self.max_bytes = max_bytes
-        self.n_bytes = 0
-        self._kept: OrderedDict[str, tuple[Context, int]] = OrderedDict()
-        self._lock = threading.Lock()
+        self._kept = LeastUsed[str, Context](max_bytes=max_bytes)
+
+    @property
+    def n_bytes(self) -> int:
+        return self._kept.n_bytes
 
     def find(self, step_id: str) -> Context:
         """Return the step's context, from memory or from the pool."""
-        with self._lock:
-            if step_id in self._kept:
-                self._kept.move_to_end(step_id)
-                return self._kept[step_id][0]
-        return load_context(step_id)
+        return self._kept.find(step_id) or load_context(step_id)
 
     def read_ahead(self, step_ids: Iterable[str]) -> None:
         """Read the contexts of steps that are not in memory, in one go."""
@@ -40,11 +36,5 @@ class ContextCache:
 
     def keep(self, step_id: str, context: Context, *, n_bytes: int) -> None:
         """Remember the step's context, which takes about so many bytes; forget those that were not used for longest."""
-        with self._lock:
-            if step_id in self._kept or n_bytes > self.max_bytes:
-                return
-            self._kept[step_id] = (context, n_bytes)
-            self.n_bytes += n_bytes
-            while self.n_bytes > self.max_bytes:
-                _, (_, freed) = self._kept.popitem(last=False)
-                self.n_bytes -= freed
+        if step_id not in self._kept:
+            self._kept.keep(step_id, context, n_bytes=n_bytes)

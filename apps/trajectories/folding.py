@@ -8,7 +8,7 @@ from itertools import takewhile
 from apps.core.contracts.arrays import ID_BYTES
 from apps.trajectories import sessions
 from apps.trajectories.calls import Answer, Call, UnreadableExchange, read_call
-from apps.trajectories.messages import dump_json, is_system
+from apps.trajectories.messages import dump_json, is_system, spell
 from apps.trajectories.models import Exchange, Opening, PrefixBreak, Step, Trajectory
 from apps.trajectories.placing import Caller, Place, find_place, read_ahead, start_trajectory
 from apps.trajectories.prefix_breaks import Joint, classify_break
@@ -111,7 +111,7 @@ class _Shape:
 
 
 def _share(call: Call, prompt: bytes, context: Context) -> _Shape:
-    spelled = tuple(map(dump_json, call.messages))
+    spelled = tuple(map(spell, call.messages))
     shared_tokens, tail_token_ids = split_tokens(context.token_ids, prompt)
     shared_messages, tail_messages = split_spelled(context.spelled, spelled)
     return _Shape(

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
+from apps.trajectories.copying import copy_rows
 from apps.trajectories.models import SideCall, Step, Trajectory
 from apps.trajectories.querysets import StepQuerySet
 from apps.trajectories.search.words import keep_words
@@ -104,9 +105,7 @@ class KnownSteps:
         """Write what waits for it; returns the trajectories that are new by this."""
         trajectories, self._trajectories = self._trajectories, []
         steps, self._steps = self._steps, []
-        if trajectories:
-            Trajectory.objects.bulk_create(trajectories)
-        if steps:
-            Step.objects.bulk_create(steps)
-            keep_words(steps)
+        copy_rows(trajectories)
+        copy_rows(steps)
+        keep_words(steps)
         return trajectories

@@ -7,11 +7,25 @@ The quirks come from captured requests of real clients (tests/data/captures).
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
 from itertools import takewhile
 from typing import Any
 
 Message = Any  # what stands in a request's `messages`: a dict, if the client is sane
+
+
+class KnownMessage(dict[str, Any]):
+    """A message that may be met again, with what was found out about it. Nobody changes it."""
+
+    __slots__ = ("digest", "spelled", "text")
+
+    def __init__(self, message: Mapping[str, Any], spelled: str) -> None:
+        super().__init__(message)
+        self.spelled = spelled
+        self.text = _find_text(message)
+        self.digest = _find_digest(message)
+
 
 TITLE_LENGTH = 200
 # OpenClaw ends every request with this block and leaves it out of the next one.
@@ -28,11 +42,12 @@ _NOT_STORABLE = re.compile("[\x00\ud800-\udfff]")  # what Postgres text refuses
 
 def hash_text(*parts: str) -> str:
     """Return 32 hex digits over the parts; any text is taken, lone surrogates included."""
-    digest = hashlib.blake2b(digest_size=16)
-    for part in parts:
-        data = part.encode("utf-8", "surrogatepass")
-        digest.update(len(data).to_bytes(8, "little") + data)
-    return digest.hexdigest()
+    encoded = [part.encode("utf-8", "surrogatepass") for part in parts]
+    data = b"".join([piece for part in encoded for piece in (len(part).to_bytes(8, "little"), part)])
+    return hashlib.blake2b(data, digest_size=16).hexdigest()
+
+
+_HISTORY = hash_text("history")
 
 
 def hash_bytes(data: bytes) -> str:
@@ -45,6 +60,11 @@ def dump_json(value: Any) -> str:
     return json.dumps(value, separators=(",", ":"))
 
 
+def spell(message: Message) -> str:
+    """Return the message as `dump_json` spells it."""
+    return message.spelled if isinstance(message, KnownMessage) else dump_json(message)
+
+
 def role_of(message: Message) -> str:
     """Return the role; `developer` is how some clients spell `system`."""
     role = message.get("role") if isinstance(message, dict) else None
@@ -53,6 +73,10 @@ def role_of(message: Message) -> str:
 
 def text_of(message: Message) -> str:
     """Return the message's text without what the client takes out again in its next request."""
+    return message.text if isinstance(message, KnownMessage) else _find_text(message)
+
+
+def _find_text(message: Message) -> str:
     return "\n".join(text for kind, text in _content_parts(message) if kind == "text")
 
 
@@ -75,6 +99,10 @@ def digest_message(message: Message) -> str | None:
     Equal: content "" / null / absent, a string and one text part, with or without cache_control, tool-call ids with and
     without punctuation, arguments however spaced, with or without reasoning, names and refusals.
     """
+    return message.digest if isinstance(message, KnownMessage) else _find_digest(message)
+
+
+def _find_digest(message: Message) -> str | None:
     if not isinstance(message, dict):
         return hash_text("odd", dump_json(message))
     parts = _content_parts(message)
@@ -93,10 +121,16 @@ def digest_answer_text(message: Message) -> str:
 
 def chain_digests(digests: Sequence[str]) -> list[str]:
     """Return for each prefix of the history one digest: entry k stands for the first k messages."""
-    chained = [hash_text("history")]
+    chained = [_HISTORY]
     for digest in digests:
-        chained.append(hash_text(chained[-1], digest))
+        chained.append(_chain(chained[-1], digest))
     return chained
+
+
+@lru_cache(maxsize=20_000)
+def _chain(before: str, digest: str) -> str:
+    """Return the next link. Of a conversation's next request nearly all links are those of the last one."""
+    return hash_text(before, digest)
 
 
 def has_passing_words(message: Message) -> bool:

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING
 
+from django.contrib.postgres.fields import ArrayField
 from django.db import models
 from django.db.models import Exists, OuterRef, Q
 
@@ -96,7 +97,9 @@ class TrajectoryQuerySet(models.QuerySet["Trajectory"]):
 class StepQuerySet(models.QuerySet["Step"]):
     def found_by(self, digests: Sequence[str]) -> "StepQuerySet":
         """Steps that have any of the digests of `sessions.step_digests`."""
-        return self.filter(answer_digests__overlap=list(digests))
+        # As one value: a list would become an expression of as many parts.
+        wanted = models.Value(list(digests), output_field=ArrayField(models.TextField()))
+        return self.filter(answer_digests__overlap=wanted)
 
     def for_placing(self) -> "StepQuerySet":
         """What placing needs of them and of their trajectory's end, with `is_leaf`: no step of the main chain goes on

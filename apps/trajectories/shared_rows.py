@@ -85,7 +85,8 @@ class SharedRows:
 
     def lock_trajectory(self, trajectory_id: str) -> Trajectory:
         """Return the trajectory, locked."""
-        self.lock_trajectories([trajectory_id])
+        if trajectory_id not in self._trajectories:
+            self.lock_trajectories([trajectory_id])
         return self._trajectories[trajectory_id]
 
     def lock_trajectories(self, trajectory_ids: Iterable[str]) -> None:

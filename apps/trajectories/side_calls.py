@@ -6,6 +6,7 @@ knows is recognised in `placing.py`, by what it has not in common with its sessi
 
 import re
 from collections.abc import Sequence
+from functools import lru_cache
 
 from apps.trajectories import messages as chat
 from apps.trajectories.marks import Marks
@@ -42,15 +43,20 @@ def recognise_side_call(messages: Sequence[Message], marks: Marks) -> SideCall:
     """Return which side call this is, NONE for the main chain or one of a kind that no client is known for."""
     if marks.kind in _KINDS:
         return _KINDS[marks.kind]
-    system = chat.system_text(messages)
     last = chat.last_user_text(messages)
-    known = [kind for text, kind in _SYSTEM_TEXTS if text in system]
-    known += [kind for text, kind in _USER_TEXTS if text in last]
+    told, is_openclaw = _read_system(chat.system_text(messages))
+    known = told or next((kind for text, kind in _USER_TEXTS if text in last), None)
     if known:
-        return known[0]
-    if _OPENCLAW in system and chat.unwrap_text(last).startswith(_ANNOUNCE):
+        return known
+    if is_openclaw and chat.unwrap_text(last).startswith(_ANNOUNCE):
         return SideCall.ANNOUNCE
     return SideCall.SUBAGENT if marks.is_subagent or _is_told_to_be_subagent(messages) else SideCall.NONE
+
+
+@lru_cache(maxsize=100)  # an agent's calls have few system texts, and they are long
+def _read_system(text: str) -> tuple[SideCall | None, bool]:
+    """Return what the system text says that the call is for, and whether it is a turn of OpenClaw's."""
+    return next((kind for known, kind in _SYSTEM_TEXTS if known in text), None), _OPENCLAW in text
 
 
 def _is_told_to_be_subagent(messages: Sequence[Message]) -> bool:

@@ -1,26 +1,20 @@
 """Folding exchanges into trajectories and steps: every kind of call has a defined outcome."""
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
 import pytest
-from django.db import InterfaceError, OperationalError, ProgrammingError, connection
 from django.utils import timezone
 
-from apps.accounts.access import Caller
 from apps.accounts.models import Agent, ApiKey
 from apps.core.contracts.arrays import pack_ids
-from apps.core.ids import new_id
-from apps.trajectories import recorder
-from apps.trajectories.folding import FoldedCall, fold_exchanges
-from apps.trajectories.inbox import retry_call
 from apps.trajectories.models import Exchange, ExchangeStatus, SideCall, Step, Tools, Trajectory, TrajectoryState
 from apps.trajectories.recorder import fold_pending
 from apps.trajectories.services import close_idle_trajectories, complete_trajectory
 from apps.trajectories.trie import load_steps, load_tools
-from tests.factories.accounts import ApiKeyFactory, MembershipFactory
+from tests.factories.accounts import ApiKeyFactory
 from tests.factories.registry import VersionFactory
 from tests.factories.trajectories import TOOL, ExchangeFactory, TrajectoryFactory, chat_response
 
@@ -98,13 +92,6 @@ def test_what_the_engine_was_asked_is_kept(key: ApiKey) -> None:
     assert step.response_id == "chatcmpl-abc"
     assert step.exchange_id == exchange.id
     assert load_tools(project_id=exchange.project_id, digest=step.tools_digest) == [TOOL]
-
-
-@pytest.mark.parametrize(("asked", "kept"), [(10**17, 2**31 - 1), (1e300, 2**31 - 1), (-(10**12), -1), ("x", -1)])
-def test_a_number_that_no_column_holds_costs_no_step(key: ApiKey, asked: object, kept: int) -> None:
-    ExchangeFactory.create(key=key, sampling=json.dumps({"top_k": asked}).encode())
-    fold_pending()
-    assert Step.objects.get().top_k == kept
 
 
 def test_tool_definitions_are_stored_once(key: ApiKey) -> None:
@@ -255,88 +242,6 @@ def test_a_session_that_goes_on_after_its_end_is_a_new_trajectory(key: ApiKey) -
     assert close_idle_trajectories(idle_s=60) == 0
 
 
-@pytest.mark.parametrize(
-    ("fields", "reason"),
-    [
-        ({"dialect": "klingon"}, "dialect"),
-        ({"request": b"\xff{"}, "not JSON"),
-        ({"request": b"[" * 100_000}, "not JSON"),
-        ({"request": b'{"messages": 3}'}, "not a list"),
-        ({"response": b"{}"}, "no choices"),
-        ({"response": b'{"choices": [{"index": 0}]}'}, "no message"),
-        ({"agent_id": "agnt_gone"}, "no longer exists"),
-        ({"project_id": "proj_gone"}, "no longer exists"),
-        ({"trajectory_id": "traj_gone"}, "no longer exists"),
-    ],
-)
-def test_a_poisonous_exchange_is_set_aside_and_blocks_nobody(key: ApiKey, fields: dict[str, Any], reason: str) -> None:
-    bad = ExchangeFactory.create(key=key, **fields)
-    good = ExchangeFactory.create(key=key)
-    assert fold_pending() == 2
-    bad.refresh_from_db()
-    assert bad.folded_at
-    assert reason in bad.fold_error
-    assert Step.objects.get().exchange_id == good.id
-    assert fold_pending() == 0
-
-
-def test_what_was_set_aside_can_be_tried_again(key: ApiKey) -> None:
-    bad = ExchangeFactory.create(key=key, dialect="klingon")
-    fold_pending()
-    Exchange.objects.filter(pk=bad.pk).update(dialect="chat")
-    owner = MembershipFactory.create(team=key.agent.project.team).user
-    retry_call(caller=Caller(user=owner), exchange_id=bad.id)  # and it is folded at once
-    assert Step.objects.get().exchange_id == bad.id
-
-
-def test_an_unexpected_error_is_set_aside_too(key: ApiKey, monkeypatch: pytest.MonkeyPatch) -> None:
-    bad, good = ExchangeFactory.create_batch(2, key=key)
-
-    def stumble(exchanges: Sequence[Exchange]) -> list[FoldedCall]:
-        if bad in exchanges:
-            raise ZeroDivisionError("\x00 oops \ud800")
-        return fold_exchanges(exchanges)
-
-    monkeypatch.setattr(recorder, "fold_exchanges", stumble)
-    assert fold_pending() == 2
-    bad.refresh_from_db()
-    assert "ZeroDivisionError" in bad.fold_error
-    assert Step.objects.get().exchange_id == good.id
-
-
-def run_sql(statement: str) -> None:
-    with connection.cursor() as cursor:
-        cursor.execute(statement)
-
-
-@pytest.mark.parametrize(
-    ("error", "statement"),
-    [
-        (OperationalError, ""),
-        (InterfaceError, ""),
-        (ProgrammingError, "SELECT * FROM not_migrated_yet"),
-        (OperationalError, "DO $$ BEGIN RAISE EXCEPTION 'no room' USING ERRCODE = '53100'; END $$"),
-        (OperationalError, "DO $$ BEGIN RAISE EXCEPTION 'shut down' USING ERRCODE = '57P01'; END $$"),
-    ],
-)
-def test_trouble_with_postgres_is_nobodys_poison(
-    key: ApiKey, monkeypatch: pytest.MonkeyPatch, error: type[Exception], statement: str
-) -> None:
-    exchange = ExchangeFactory.create(key=key)
-
-    def fall(_exchanges: Sequence[Exchange]) -> list[FoldedCall]:
-        if statement:
-            run_sql(statement)
-        raise error("server closed the connection unexpectedly")
-
-    monkeypatch.setattr(recorder, "fold_exchanges", fall)
-    with pytest.raises(error):
-        fold_pending()
-    exchange.refresh_from_db()
-    assert exchange.folded_at is None
-    assert exchange.fold_error == ""
-
-
 def test_a_call_of_another_dialect_is_read_in_its_chat_form(key: ApiKey) -> None:
     exchange = ExchangeFactory.create(
         key=key,
@@ -405,23 +310,6 @@ def test_what_bent_the_sampling_is_on_the_step(key: ApiKey) -> None:
     step = Step.objects.get()
     assert step.constraints == "min_p, tool_choice"
     assert not Step.objects.for_training().exists()
-
-
-def test_a_deadlock_is_settled_by_folding_one_by_one(key: ApiKey, monkeypatch: pytest.MonkeyPatch) -> None:
-    ExchangeFactory.create_batch(3, key=key)
-    n_calls = 0
-
-    def collide(exchanges: Sequence[Exchange]) -> list[FoldedCall]:
-        nonlocal n_calls
-        n_calls += 1
-        if n_calls == 2:
-            run_sql("DO $$ BEGIN RAISE EXCEPTION 'deadlock' USING ERRCODE = '40P01'; END $$")
-        return fold_exchanges(exchanges)
-
-    monkeypatch.setattr(recorder, "fold_exchanges", collide)
-    assert fold_pending() == 3
-    assert Step.objects.count() == 3
-    assert not Exchange.objects.set_aside().exists()
 
 
 def test_sums_are_those_of_all_calls_of_a_batch(key: ApiKey) -> None:
@@ -501,34 +389,3 @@ def test_a_side_call_that_comes_first_does_not_push_the_main_chain_aside(key: Ap
     fold_pending()
     kinds = Step.objects.order_by("index").values_list("side_call", flat=True)
     assert list(kinds) == [SideCall.TITLE, SideCall.NONE]
-
-
-@pytest.mark.parametrize("text", ["nul \x00 inside", "half \ud800 a pair", "x" * 300_000, "emoji 🦀", "", " \n\t "])
-def test_any_text_is_folded(key: ApiKey, text: str) -> None:
-    ExchangeFactory.create(key=key, messages=[user(text)], answers=[{"content": text}])
-    fold_pending()
-    (view,) = load_steps(Trajectory.objects.get())
-    assert view.messages == [user(text)]
-    assert view.answer["content"] == text
-
-
-@pytest.mark.parametrize("message", [None, 3, "text", [], {}, {"role": 5, "content": {"a": 1}}, {"tool_calls": 7}])
-def test_odd_messages_are_folded(key: ApiKey, message: Any) -> None:
-    ExchangeFactory.create(key=key, messages=[message, user("x")])
-    fold_pending()
-    assert load_steps(Trajectory.objects.get())[0].messages == [message, user("x")]
-
-
-def test_another_projects_trajectory_is_no_place_for_a_call(key: ApiKey, other_key: ApiKey) -> None:
-    theirs = TrajectoryFactory.create(agent=other_key.agent)
-    exchange = ExchangeFactory.create(key=key, trajectory_id=theirs.id)
-    fold_pending()
-    exchange.refresh_from_db()
-    assert "no longer exists" in exchange.fold_error
-    assert not Step.objects.exists()
-
-
-def test_an_unknown_version_is_no_reason_to_lose_a_call(key: ApiKey) -> None:
-    ExchangeFactory.create(key=key, version_id=new_id("ver"))
-    fold_pending()
-    assert Step.objects.get().version is None
