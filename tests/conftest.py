@@ -4,6 +4,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 from django.test import Client, TransactionTestCase
+from hypothesis import HealthCheck
+from hypothesis import settings as hypothesis_settings
 from pytest_django.fixtures import Settings
 from pytest_django.plugin import DjangoDbBlocker
 from rest_framework.test import APIClient
@@ -18,6 +20,10 @@ from tests.factories.accounts import (
     TeamFactory,
     UserFactory,
 )
+
+# Many things share the machine: an example that takes long is no fault of the code's.
+hypothesis_settings.register_profile("suite", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+hypothesis_settings.load_profile("suite")
 
 SECRET = "claw-test-of-the-agent"
 MANAGE_SECRET = "claw-test-of-the-manager"
