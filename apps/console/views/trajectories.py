@@ -8,7 +8,7 @@ from django.http import HttpResponse, JsonResponse
 from apps.accounts.models import Role
 from apps.console.forms import LabelForm
 from apps.console.page import Page, project_page
-from apps.console.queries import rewards, steps
+from apps.console.queries import rewards, said, steps
 from apps.console.queries import trajectories as queries
 from apps.console.replies import with_toast
 from apps.console.snippets import curl
@@ -43,6 +43,8 @@ def trajectory(page: Page, trajectory_id: str) -> HttpResponse:
         window=window,
         focus=focus,
         panel=rewards.read_panel(found, user=page.user),
+        said_panel=said.read_panel(found, user=page.user, role=page.role),
+        is_blind=said.is_blind([found], user=page.user),
         lineage=steps.read_lineage(found),
         idle_close_s=settings.CLAW.idle_close_s,
         curl=curl("GET", f"/api/v1/trajectories/{found.id}"),
@@ -140,6 +142,7 @@ def _after_label(page: Page, trajectory_id: str, *, step_id: str, message: str, 
         return page.done(message, to=page.url("trajectory", trajectory_id))
     found = queries.find_trajectory(page.project, trajectory_id)
     context: dict[str, Any] = {"trajectory": found, "panel": rewards.read_panel(found, user=page.user)}
+    context["is_blind"] = said.is_blind([found], user=page.user)
     if step_id:
         step = steps.find_step(found, step_id)
         own = rewards.own_step_values(found, user=page.user)

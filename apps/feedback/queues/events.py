@@ -11,7 +11,7 @@ MOST_AT_ONCE = 200
 def record_event(queue_id: str, *, kind: str, item_id: str = "", actor: str = "") -> None:
     """Add an event, and tell open pages after commit. Last in a transaction: from here on the queue's row is held."""
     with transaction.atomic():
-        queue = ReviewQueue.objects.select_for_update().only("id", "n_events", "project_id").get(pk=queue_id)
+        queue = ReviewQueue.objects.select_for_update(no_key=True).only("id", "n_events", "project_id").get(pk=queue_id)
         number = queue.n_events + 1
         ReviewQueue.objects.filter(pk=queue_id).update(n_events=number)
         QueueEvent.objects.create(queue_id=queue_id, number=number, kind=kind, item=item_id, actor=actor)

@@ -28,13 +28,21 @@ async def closed_connections() -> AsyncIterator[None]:
 class Socket:
     """A socket of a page, through the real stack of middlewares."""
 
-    def __init__(self, browser: Client, slug: str, *, origin: str = "http://127.0.0.1", path: str = "") -> None:
+    def __init__(
+        self, browser: Client, slug: str, *, origin: str = "http://127.0.0.1", path: str = "", query: str = ""
+    ) -> None:
         from clawplatform.asgi import sockets  # noqa: PLC0415 (importing it builds the application)
 
         cookies = "; ".join(f"{name}={morsel.value}" for name, morsel in browser.cookies.items())
         headers = [(b"cookie", cookies.encode()), (b"origin", origin.encode()), (b"host", b"127.0.0.1")]
         path = path or f"/ws/p/{slug}/news"
-        scope = {"type": "websocket", "path": path, "query_string": b"", "headers": headers, "subprotocols": []}
+        scope = {
+            "type": "websocket",
+            "path": path,
+            "query_string": query.encode(),
+            "headers": headers,
+            "subprotocols": [],
+        }
         untyped: Any = ApplicationCommunicator
         self.line = untyped(sockets, scope)
 
@@ -47,9 +55,9 @@ class Socket:
         message: dict[str, Any] = await self.line.receive_output(timeout=20)
         return message
 
-    async def hear(self) -> dict[str, str]:
+    async def hear(self) -> dict[str, Any]:
         """Return the next news."""
-        news: dict[str, str] = json.loads((await self.receive())["text"])
+        news: dict[str, Any] = json.loads((await self.receive())["text"])
         return news
 
     async def close(self) -> None:

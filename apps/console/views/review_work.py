@@ -1,0 +1,156 @@
+"""Where reviews are given: one item at a time, its form, and what follows a press. Everything works by plain forms;
+`static/js/review.js` makes it fast and keeps drafts.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from django.http import HttpResponse, JsonResponse
+from django.utils import timezone
+
+from apps.accounts.models import Role
+from apps.console.page import Page, project_page
+from apps.console.queries import review as queries
+from apps.console.review_form import read_answers
+from apps.console.snippets import curl
+from apps.core.errors import InvalidInput, NotFound, ServiceError
+from apps.feedback.queues import filling, services, working
+from apps.feedback.queues.models import Mode, Review, ReviewQueue
+
+WANTS_JSON = "application/json"
+
+
+@project_page(role=Role.REVIEWER)
+def work(page: Page, queue_id: str) -> HttpResponse:
+    """The item that this person has open, or the next one; opening the page is what reserves it.
+
+    With `ahead` only the part of the page comes that changes from item to item: of the one after that review.
+    """
+    queue = queries.find_queue(page.project, page.caller, queue_id)
+    ahead = page.request.GET.get("ahead", "")
+    review = working.take_review(caller=page.caller, queue=queue, besides=ahead)
+    if ahead or page.request.GET.get("part"):
+        return _render_desk(page, queue, review)
+    return page.render(
+        "console/review_work.html",
+        tally=queries.read_tally(queue, user=page.user),
+        last=queries.find_last(queue, user=page.user),
+        curl=curl("POST", f"/api/v1/review-queues/{queue.pk}/next", {}),
+        **_desk(page, queue, review),
+    )
+
+
+def _desk(page: Page, queue: ReviewQueue, review: Review | None) -> dict[str, Any]:
+    desk = queries.lay_out(review, user=page.user) if review else None
+    return {"queue": queue, "desk": desk, "view": "chat", "step_views": ()}
+
+
+def _render_desk(page: Page, queue: ReviewQueue, review: Review | None) -> HttpResponse:
+    return page.render("console/parts/review_desk.html", **_desk(page, queue, review))
+
+
+@project_page(role=Role.REVIEWER)
+def tally(page: Page, queue_id: str) -> HttpResponse:
+    """How far this person is, as data."""
+    queue = queries.find_queue(page.project, page.caller, queue_id)
+    return JsonResponse(_show_tally(page, queue))
+
+
+def _show_tally(page: Page, queue: ReviewQueue) -> dict[str, Any]:
+    found = queries.read_tally(queue, user=page.user)
+    return {"left": found.left, "done": found.done, "today": found.today, "state": queue.state}
+
+
+@project_page("POST", role=Role.REVIEWER)
+def act(page: Page, queue_id: str, review_id: str, action: str) -> HttpResponse:
+    """Submit, skip, put back, undo or renew one's review."""
+    queue = queries.find_queue(page.project, page.caller, queue_id)
+    if action not in _ACTIONS:
+        raise NotFound("there is no such way to go on")
+    is_data = WANTS_JSON in page.request.headers.get("Accept", "")
+    try:
+        review = working.find_review(caller=page.caller, review_id=review_id)
+        if review.queue_id != queue.pk:
+            raise NotFound("this queue has no such review of yours")
+        message = _ACTIONS[action](page, review)
+    except ServiceError as error:
+        if not is_data:
+            raise
+        problem = {"error": error.message, "field": error.field, "code": error.code}
+        return JsonResponse(problem, status=error.status)
+    if is_data:
+        said = {"message": message, "saved_at": timezone.now().isoformat(timespec="seconds")}
+        return JsonResponse({**said, **_show_tally(page, queue)})
+    return page.done(message, to=page.url("review_work", queue.pk))
+
+
+def _submit(page: Page, review: Review) -> str:
+    form = page.request.POST
+    seconds = form.get("seconds", "")
+    said = working.Submission(
+        answers=read_answers(form),
+        seconds=int(seconds) if seconds.isdecimal() and len(seconds) < 9 else None,
+        wants_second=form.get("wants_second") == "1",
+    )
+    working.submit_review(caller=page.caller, review=review, said=said)
+    return "Review saved"
+
+
+def _skip(page: Page, review: Review) -> str:
+    working.skip_review(caller=page.caller, review=review, reason=page.request.POST.get("reason", ""))
+    return "Skipped: you will not be given this item again"
+
+
+def _put_back(page: Page, review: Review) -> str:
+    working.put_back_review(caller=page.caller, review=review, reason=page.request.POST.get("reason", ""))
+    return "Put back to the end of the queue"
+
+
+def _undo(page: Page, review: Review) -> str:
+    working.undo_review(caller=page.caller, review=review)
+    return "Undone: the item is open again, with your answers"
+
+
+def _renew(_page: Page, review: Review) -> str:
+    working.renew_review(review)
+    return "Still yours"
+
+
+_ACTIONS: dict[str, Callable[[Page, Review], str]] = {
+    "submit": _submit,
+    "skip": _skip,
+    "requeue": _put_back,
+    "undo": _undo,
+    "renew": _renew,
+}
+
+
+@project_page(role=Role.REVIEWER)
+def preview(page: Page, queue_id: str) -> HttpResponse:
+    """The page as a reviewer would see it; nothing is reserved, nothing can be saved."""
+    queue = queries.find_queue(page.project, page.caller, queue_id)
+    items = queue.items.present().select_related("trajectory", "other").order_by("turn", "pk")
+    item = items.first()
+    if item is not None:
+        rows = [row for row in (item.trajectory, item.other) if row is not None]
+    else:
+        found = list(filling.find_candidates(page.project, queue.query).order_by("-pk")[:200])
+        rows = _choose(queue, found)
+    if not rows:
+        raise InvalidInput("there is nothing to show yet: the queue is empty, and its search finds nothing")
+    return page.render(
+        "console/review_work.html",
+        queue=queue,
+        desk=queries.preview(queue, rows, user=page.user),
+        is_preview=True,
+        view="chat",
+        step_views=(),
+        n_matching=filling.count_matching(page.project, queue.query) if queue.has_source else None,
+        fields=services.read_fields(queue),
+    )
+
+
+def _choose(queue: ReviewQueue, found: list[Any]) -> list[Any]:
+    if queue.mode == Mode.SCORE:
+        return found[:1]
+    return [row for pair in filling.pair_up(found)[:1] for row in pair]

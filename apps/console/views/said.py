@@ -1,0 +1,123 @@
+"""Saying more of a trajectory than a reward: any field of the score schema, of the whole, a step, or some of its words;
+what a step should have said; and taking back.
+"""
+
+from django.http import HttpResponse
+
+from apps.accounts.models import Role
+from apps.console.page import Page, project_page
+from apps.console.queries import comparing, rewards, said, steps
+from apps.console.queries import trajectories as queries
+from apps.console.replies import with_toast
+from apps.console.review_form import read_answers
+from apps.console.snippets import curl
+from apps.console.transcript import decode_json
+from apps.core.errors import InvalidInput, ServiceError
+from apps.feedback.preferences.services import add_correction, find_preference, take_back_preference
+from apps.feedback.services import Answer, add_labels, take_back_label
+from apps.trajectories.messages import spoken_text
+from apps.trajectories.models import Trajectory
+
+
+@project_page("POST", role=Role.REVIEWER)
+def say(page: Page, trajectory_id: str) -> HttpResponse:
+    """Say what the form says: all filled-in fields, of the target that it names."""
+    found = queries.find_trajectory(page.project, trajectory_id)
+    form = page.request.POST
+    step = steps.find_step(found, form["step"]) if form.get("step") else None
+    words = form.get("words", "").replace("\r\n", "\n")
+    place = form.get("place", "")
+    span = None
+    if words:
+        if step is None:
+            raise InvalidInput("which step says these words? Choose it", field="step")
+        span = said.find_span(step, words, place=int(place) if place.isdecimal() and len(place) < 6 else 0)
+    given = read_answers(form)
+    if not given:
+        raise InvalidInput("say something: nothing is filled in yet", field="answers")
+    answers = [
+        Answer(field=name, value=one["value"], text=one["text"], step=step, span=span) for name, one in given.items()
+    ]
+    labels = add_labels(caller=page.caller, trajectory=found, answers=answers)
+    undo = page.url("unsay", labels[0].pk) if len(labels) == 1 else ""
+    return _show_again(page, trajectory_id, message=f"Said: {', '.join(given)}", undo=undo)
+
+
+@project_page("POST", role=Role.REVIEWER)
+def unsay(page: Page, label_id: str) -> HttpResponse:
+    """Take a label back; a stale one is refused."""
+    label = said.find_label(page.project, label_id)
+    take_back_label(caller=page.caller, label=label)
+    return _show_again(page, label.trajectory_id, message=f"Taken back: {label.field}")
+
+
+@project_page("POST", role=Role.REVIEWER)
+def take_back_pair(page: Page, preference_id: str) -> HttpResponse:
+    """Take a correction or a comparison back."""
+    row = find_preference(caller=page.caller, preference_id=preference_id)
+    queries.find_trajectory(page.project, row.trajectory_id)
+    take_back_preference(caller=page.caller, preference=row)
+    return _show_again(page, row.trajectory_id, message=f"Taken back: {row.get_kind_display().lower()}")
+
+
+def _show_again(page: Page, trajectory_id: str, *, message: str, undo: str = "") -> HttpResponse:
+    if not page.is_htmx:
+        return page.done(message, to=page.url("trajectory", trajectory_id))
+    found: Trajectory = queries.find_trajectory(page.project, trajectory_id)
+    response = page.render(
+        "console/parts/said_reply.html",
+        trajectory=found,
+        said_panel=said.read_panel(found, user=page.user, role=page.role),
+        panel=rewards.read_panel(found, user=page.user),
+        is_blind=said.is_blind([found], user=page.user),
+    )
+    return with_toast(response, message, undo=undo, undo_target="#said-panel")
+
+
+@project_page("GET", "HEAD", "POST", role=Role.REVIEWER)
+def correct(page: Page, trajectory_id: str, step_id: str) -> HttpResponse:
+    """What a step should have said: its answer to edit."""
+    found = queries.find_trajectory(page.project, trajectory_id)
+    step = steps.find_step(found, step_id)
+    answer = decode_json(step.answer)
+    words = spoken_text(answer if isinstance(answer, dict) else {})
+    given, why, fault, status = words, "", "", 200
+    if page.request.method == "POST":
+        given = page.request.POST.get("message", "").replace("\r\n", "\n")
+        why = page.request.POST.get("text", "")
+        try:
+            add_correction(caller=page.caller, step=step, message=given, text=why)
+        except ServiceError as error:
+            fault, status = error.message, error.status
+        else:
+            message = "Corrected: an answer to imitate, and better than what was said"
+            return page.done(message, to=f"{page.url('trajectory', found.pk)}?step={step.index}#step-{step.index}")
+    return page.render(
+        "console/correct.html",
+        trajectory=found,
+        card=steps.read_cards([step], own={})[0],
+        view="chat",
+        step_views=(),
+        given=given,
+        why=why,
+        form_error=fault,
+        status=status,
+        curl=curl("POST", f"/api/v1/steps/{step.pk}/corrections", {"message": "what it should have said"}),
+    )
+
+
+@project_page()
+def diff(page: Page, trajectory_id: str) -> HttpResponse:
+    """Two trajectories side by side, step by step; where they part is marked."""
+    found = queries.find_trajectory(page.project, trajectory_id)
+    other_id = page.request.GET.get("with", "").strip()
+    other = queries.find_trajectory(page.project, other_id) if other_id else None
+    return page.render(
+        "console/diff.html",
+        trajectory=found,
+        other=other,
+        rows=comparing.compare(found, other, user=page.user) if other else [],
+        tries=comparing.list_tries(found),
+        is_blind=said.is_blind([row for row in (found, other) if row], user=page.user),
+        curl=curl("GET", f"/api/v1/trajectories/{found.pk}/steps"),
+    )

@@ -1,0 +1,325 @@
+// The desk: one item and its form. The next item is fetched ahead, a press answers at once, and what was said is sent
+// meanwhile: "saving", "saved 14:02", or "not saved" with what to do. Without this file all of it works by plain forms.
+
+import { dropDraft, dropFromOutbox, putIntoOutbox, readOutbox, restoreDraft, saveDraft, sweepDrafts } from "./review_keep.js";
+import { firstOpenBox, focusForm, isAnswered, markBox, startReviewKeys } from "./review_keys.js";
+import { startReviewSocket } from "./review_socket.js";
+import { showToast } from "./toast.js";
+
+const RENEW_MS = 120_000;
+const TALLY_MS = 1200;
+
+const work = document.getElementById("work");
+let ahead = null; // { id, node }: the item after this one
+let lastId = work?.dataset.last ?? "";
+let shownAt = Date.now();
+let sending = Promise.resolve();
+let tallyId = 0;
+
+if (work?.dataset.work) start();
+
+function start() {
+  sweepDrafts();
+  startReviewKeys({ submit, undo, skip: () => giveUp("skip"), putBack: () => giveUp("requeue") });
+  work.addEventListener("submit", onSubmit);
+  work.addEventListener("input", onInput);
+  document.querySelector("[data-keys-sheet]").addEventListener("click", () => document.getElementById("keys-sheet").showModal());
+  setInterval(showTime, 1000);
+  setInterval(renew, RENEW_MS);
+  window.addEventListener("online", sendAgain);
+  startReviewSocket(work, { onEvent: hear });
+  settle();
+  sendAgain().then(fetchAhead);
+}
+
+function desk() {
+  return document.getElementById("desk");
+}
+
+function form() {
+  return document.getElementById("review-form");
+}
+
+// After an item was put on the desk.
+function settle() {
+  shownAt = Date.now();
+  const review = desk().dataset.review;
+  if (!form()) return;
+  if (restoreDraft(review, form())) say("Draft restored");
+  markBox(firstOpenBox() ?? form().querySelector("[data-box]"));
+  focusForm();
+  showTime();
+}
+
+function show(node) {
+  desk().replaceWith(node);
+  window.htmx?.process(node);
+  window.scrollTo({ top: 0 });
+  settle();
+}
+
+async function fetchDesk(query) {
+  const answer = await fetch(`${work.dataset.work}?${query}`, { redirect: "error" });
+  if (!answer.ok) throw new Error(`the platform answered ${answer.status}`);
+  const page = new DOMParser().parseFromString(await answer.text(), "text/html");
+  const node = document.importNode(page.getElementById("desk"), true);
+  return { id: node.dataset.review, node };
+}
+
+async function fetchAhead() {
+  const here = desk().dataset.review;
+  if (!here) return;
+  try {
+    const found = await fetchDesk(new URLSearchParams({ ahead: here }));
+    const isOld = desk().dataset.review !== here || found.id in readOutbox();
+    if (!isOld) ahead = found;
+  } catch {
+    ahead = null; // asked for when it is wanted
+  }
+}
+
+// The next item: at once when it was fetched ahead.
+async function advance() {
+  const next = ahead;
+  ahead = null;
+  if (next?.id) {
+    show(next.node);
+    return;
+  }
+  form()?.setAttribute("inert", "");
+  await sending;
+  try {
+    const found = await fetchDesk(new URLSearchParams({ part: "1" }));
+    if (found.id && found.id in readOutbox()) throw new Error("not saved yet");
+    show(found.node);
+  } catch {
+    form()?.removeAttribute("inert");
+    showUnsaved();
+  }
+}
+
+function onSubmit(event) {
+  const { target, submitter } = event;
+  if (target.id === "undo-form") {
+    event.preventDefault();
+    undo();
+  }
+  if (target.id !== "review-form") return;
+  event.preventDefault();
+  if (submitter?.dataset.do) giveUp(submitter.dataset.do);
+  else submit();
+}
+
+function onInput(event) {
+  const box = event.target.closest("[data-box]");
+  if (event.target.type === "number" && event.target.value) {
+    for (const option of box.querySelectorAll("input[type=radio]")) option.checked = false;
+  }
+  box?.classList.remove("is-missing");
+  document.getElementById("review-error").hidden = true;
+  saveDraft(desk().dataset.review, form());
+}
+
+function submit() {
+  const open = form() && firstOpenBox();
+  if (!form() || form().hasAttribute("inert")) return true;
+  if (open) {
+    for (const box of form().querySelectorAll("[data-required]")) box.classList.toggle("is-missing", !isAnswered(box));
+    complain(`Not submitted: “${open.querySelector("legend").textContent.trim()}” is not answered yet.`);
+    markBox(open);
+    focusForm();
+    return true;
+  }
+  form().elements.seconds.value = Math.round((Date.now() - shownAt) / 1000);
+  return send("submit");
+}
+
+function giveUp(action) {
+  if (!form() || form().hasAttribute("inert")) return true;
+  return send(action);
+}
+
+function send(action) {
+  const review = desk().dataset.review;
+  const url = form().dataset.act.replace("ACTION", action);
+  const body = new URLSearchParams(new FormData(form())).toString();
+  putIntoOutbox(review, { url, body, action, title: document.querySelector("#desk h2")?.textContent.trim() ?? "" });
+  sending = sending.then(() => post(review));
+  const sent = sending;
+  advance().then(() => sent).then(fetchAhead);
+  return true;
+}
+
+// Sends one review of the outbox; it leaves the outbox when the platform has it, or has said why it will not.
+async function post(review) {
+  const waiting = readOutbox()[review];
+  if (!waiting) return;
+  say("Saving…");
+  let answer;
+  try {
+    answer = await fetch(waiting.url, {
+      method: "POST",
+      body: new URLSearchParams(waiting.body),
+      headers: { Accept: "application/json", "X-CSRFToken": token() },
+      redirect: "error",
+    });
+    const said = await answer.json();
+    if (answer.ok) return accept(review, waiting, said);
+    putIntoOutbox(review, { ...waiting, error: said.error });
+  } catch {
+    putIntoOutbox(review, { ...waiting, error: "" });
+  }
+  say("Not saved", "failed");
+  showUnsaved();
+}
+
+function token() {
+  return JSON.parse(document.body.getAttribute("hx-headers"))["X-CSRFToken"];
+}
+
+function accept(review, waiting, said) {
+  dropFromOutbox(review);
+  dropDraft(review);
+  if (waiting.action !== "requeue") {
+    lastId = review;
+    document.getElementById("undo").disabled = false;
+  }
+  say(`Saved ${new Date().toLocaleTimeString([], { hour: "2-digit", minute: "2-digit" })}`);
+  showTally(said);
+  showUnsaved();
+}
+
+async function sendAgain() {
+  for (const [review, waiting] of Object.entries(readOutbox())) {
+    if (!waiting.url.startsWith(work.dataset.work)) continue; // another queue's page does that
+    if (waiting.error) continue; // it was refused: a person must look
+    sending = sending.then(() => post(review));
+  }
+  await sending;
+  showUnsaved();
+  if (desk().dataset.review in readOutbox() || !form()) return;
+  if (form().hasAttribute("inert")) await advance();
+}
+
+// What is not saved: it waits for the network, or was refused for a reason.
+function showUnsaved() {
+  const place = document.getElementById("unsaved");
+  const mine = Object.entries(readOutbox()).filter(([, one]) => one.url.startsWith(work.dataset.work) && one.error !== undefined);
+  place.replaceChildren();
+  place.hidden = mine.length === 0;
+  const lost = mine.filter(([, one]) => !one.error);
+  if (lost.length) {
+    const words = document.createElement("p");
+    words.textContent = `Not saved: the platform does not answer. ${lost.length === 1 ? "One review waits" : `${lost.length} reviews wait`} in this browser.`;
+    place.append(words, button("Retry", sendAgain));
+  }
+  for (const [review, one] of mine.filter(([, waiting]) => waiting.error)) place.append(describeRefused(review, one));
+}
+
+function describeRefused(review, one) {
+  const part = document.createElement("div");
+  const words = document.createElement("p");
+  words.textContent = `Not saved (${one.title.slice(0, 60)}): ${one.error}.`;
+  const kept = document.createElement("details");
+  const summary = document.createElement("summary");
+  summary.textContent = "What I wrote";
+  const list = document.createElement("pre");
+  list.textContent = [...new URLSearchParams(one.body)]
+    .filter(([name, value]) => /^[vnt]-/.test(name) && value)
+    .map(([name, value]) => `${name.slice(2)}: ${value}`)
+    .join("\n");
+  kept.append(summary, list);
+  const drop = button("Discard", () => {
+    dropFromOutbox(review);
+    dropDraft(review);
+    showUnsaved();
+  });
+  part.append(words, kept, drop);
+  return part;
+}
+
+function button(words, action) {
+  const made = document.createElement("button");
+  made.type = "button";
+  made.className = "button small";
+  made.textContent = words;
+  made.addEventListener("click", action);
+  return made;
+}
+
+function undo() {
+  const review = lastId;
+  if (!review) {
+    showToast({ text: "There is nothing of yours to undo here." });
+    return true;
+  }
+  sending = sending.then(() => takeBack(review));
+  return true;
+}
+
+async function takeBack(review) {
+  say("Undoing…");
+  try {
+    const answer = await fetch(work.dataset.undo.replace("REVIEW", review), {
+      method: "POST",
+      headers: { Accept: "application/json", "X-CSRFToken": token() },
+      redirect: "error",
+    });
+    const said = await answer.json();
+    if (!answer.ok) throw new Error(said.error);
+    lastId = "";
+    document.getElementById("undo").disabled = true;
+    ahead = null;
+    show((await fetchDesk(new URLSearchParams({ part: "1" }))).node);
+    say("Undone");
+    showTally(said);
+    fetchAhead();
+  } catch (error) {
+    say("Not undone", "failed");
+    const lost = error instanceof TypeError;
+    showToast({ text: lost ? "Not undone: the platform does not answer. Try again in a moment." : `Not undone: ${error.message}.`, kind: "error" });
+  }
+}
+
+function say(words, state = "") {
+  const place = document.getElementById("saved");
+  place.textContent = words;
+  place.dataset.state = state;
+}
+
+function complain(words) {
+  const place = document.getElementById("review-error");
+  place.textContent = words;
+  place.hidden = false;
+}
+
+function showTime() {
+  const seconds = Math.floor((Date.now() - shownAt) / 1000);
+  document.getElementById("timer").textContent = `${Math.floor(seconds / 60)}:${String(seconds % 60).padStart(2, "0")}`;
+}
+
+function showTally({ done, left, state }) {
+  document.getElementById("tally-done").textContent = done;
+  document.getElementById("tally-left").textContent = left;
+  const bar = document.getElementById("tally-bar");
+  bar.max = Math.max(done + left, 1);
+  bar.value = done;
+  if (state !== "open") showToast({ text: `This queue is ${state} now: what you have open can still be submitted.` });
+}
+
+// Somebody did something in this queue: what is left for me may have changed.
+function hear() {
+  clearTimeout(tallyId);
+  tallyId = setTimeout(async () => {
+    const answer = await fetch(work.dataset.tally, { redirect: "error" }).catch(() => null);
+    if (answer?.ok) showTally(await answer.json());
+    if (!form() && answer?.ok) advance();
+  }, TALLY_MS);
+}
+
+function renew() {
+  const review = desk().dataset.review;
+  if (document.hidden || !review) return;
+  const url = form().dataset.act.replace("ACTION", "renew");
+  fetch(url, { method: "POST", headers: { Accept: "application/json", "X-CSRFToken": token() }, redirect: "error" }).catch(() => {});
+}

@@ -1,0 +1,72 @@
+"""The socket of a review queue: events have numbers, and what was missed is sent from the number that a page has."""
+
+from collections.abc import AsyncIterator, Callable
+
+import pytest
+from asgiref.sync import sync_to_async
+from django.db import connections
+from django.test import Client
+
+from apps.accounts.access import Caller
+from apps.accounts.models import Project, User
+from apps.console.consumers import REFUSED
+from apps.feedback.queues.events import record_event
+from apps.feedback.queues.models import ReviewQueue
+from apps.feedback.queues.services import create_queue
+from tests.apps.console.test_consumers import Socket
+
+pytestmark = pytest.mark.django_db(transaction=True)
+BrowserOf = Callable[[User], Client]
+
+
+@pytest.fixture(autouse=True)
+async def closed_connections() -> AsyncIterator[None]:
+    """Close what the thread of `sync_to_async` opened, else the test database cannot be dropped."""
+    yield
+    await sync_to_async(connections.close_all)()
+
+
+@pytest.fixture
+def queue(project: Project, trainer: User) -> ReviewQueue:
+    """A queue in which three things have happened."""
+    queue = create_queue(caller=Caller(user=trainer), project=project, settings={"name": "x"})
+    for kind in ("taken", "submitted"):
+        record_event(queue.pk, kind=kind, item_id="item_1", actor="somebody")
+    return queue
+
+
+async def open_socket(browser: Client, queue: ReviewQueue, *, slug: str = "shop", since: str = "") -> Socket:
+    socket = Socket(browser, slug, path=f"/ws/p/{slug}/queue/{queue.pk}", query=f"since={since}" if since else "")
+    assert (await socket.open())["type"] == "websocket.accept"
+    return socket
+
+
+async def test_what_was_missed_is_sent_and_then_what_comes(
+    queue: ReviewQueue, viewer: User, browser_of: BrowserOf
+) -> None:
+    socket = await open_socket(await sync_to_async(browser_of)(viewer), queue, since="1")
+    assert await socket.hear() == {"kind": "hello", "number": 3}
+    assert [(await socket.hear())["number"] for _ in range(2)] == [2, 3]
+    await sync_to_async(record_event)(queue.pk, kind="skipped")
+    assert await socket.hear() == {"number": 4, "kind": "skipped", "item": "", "actor": ""}
+    await socket.close()
+
+
+async def test_without_a_number_only_what_comes_is_sent(
+    queue: ReviewQueue, viewer: User, browser_of: BrowserOf
+) -> None:
+    socket = await open_socket(await sync_to_async(browser_of)(viewer), queue, since="x")
+    await socket.hear()
+    await sync_to_async(record_event)(queue.pk, kind="skipped")
+    assert (await socket.hear())["number"] == 4
+    await socket.close()
+
+
+async def test_strangers_and_other_queues_are_refused(
+    queue: ReviewQueue, stranger: User, owner: User, browser_of: BrowserOf
+) -> None:
+    for user, slug, number in ((stranger, "shop", queue.pk), (stranger, "elsewhere", queue.pk), (owner, "shop", "x")):
+        browser = await sync_to_async(browser_of)(user)
+        socket = Socket(browser, slug, path=f"/ws/p/{slug}/queue/{number}")
+        await socket.open()
+        assert await socket.receive() == {"type": "websocket.close", "code": REFUSED}

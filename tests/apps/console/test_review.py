@@ -1,0 +1,304 @@
+"""Review queues on their pages: made, worked through, decided, all of it without JavaScript."""
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from django.test import Client
+
+from apps.accounts.access import Caller
+from apps.accounts.models import Agent, Project, User
+from apps.core.ids import new_id
+from apps.feedback.models import Label
+from apps.feedback.queues.filling import add_trajectories
+from apps.feedback.queues.models import QueueItem, Review, ReviewQueue
+from apps.feedback.queues.services import create_queue
+from apps.feedback.queues.working import Submission, submit_review, take_review
+from apps.feedback.schemas import add_schema
+from apps.trajectories.datasets.services import create_dataset
+from apps.trajectories.models import Trajectory
+
+AddTrajectory = Callable[..., Trajectory]
+BrowserOf = Callable[[User], Client]
+FIELDS = [
+    {"name": "clarity", "kind": "scale", "low": 1, "high": 5, "title": "How clear?", "help": "1 is muddy."},
+    {"name": "polite", "kind": "binary"},
+    {
+        "name": "kind_of",
+        "kind": "choice",
+        "choices": [{"name": "refund"}, {"name": "other", "title": "Something else"}],
+    },
+]
+FORM = {"v-clarity": "4.0", "v-polite": "true", "v-kind_of": '"refund"', "t-comment": "well done", "t-clarity": "short"}
+PAGES = ("", "/{queue}/results", "/{queue}/items/{item}", "/{queue}/preview", "/{queue}/work", "/{queue}/work/tally")
+TRAINERS_PAGES = ("/new", "/{queue}/settings")
+VIEWER, REVIEWER, TRAINER = "viewer", "reviewer", "trainer"
+CHANGES = (
+    ("/new", TRAINER),
+    ("/{queue}/settings", TRAINER),
+    ("/{queue}/state", TRAINER),
+    ("/{queue}/items/{item}/decide", TRAINER),
+    ("/{queue}/items/{item}/again", REVIEWER),
+    ("/{queue}/dataset", REVIEWER),
+    ("/{queue}/work/{review}/submit", REVIEWER),
+    ("/{queue}/work/{review}/skip", REVIEWER),
+    ("/{queue}/work/{review}/undo", REVIEWER),
+)
+ROOT = "/p/shop/review"
+
+
+@pytest.fixture
+def queue(project: Project, trainer: User, add_trajectory: AddTrajectory) -> ReviewQueue:
+    """Three trajectories, two reviews each, four fields."""
+    caller = Caller(user=trainer)
+    add_schema(caller=caller, project=project, definition={"fields": FIELDS})
+    names = ["clarity", "polite", "kind_of", "comment"]
+    told = {"name": "Tone", "n_reviews": 2, "field_names": names, "guideline": "Be **kind**. <b>x</b>"}
+    queue = create_queue(caller=caller, project=project, settings=told)
+    rows = [add_trajectory(title=f"task {number}") for number in range(3)]
+    add_trajectories(caller=caller, queue=queue, ids=[row.pk for row in rows])
+    return queue
+
+
+@pytest.fixture
+def review(queue: ReviewQueue, mate: User) -> Review:
+    taken = take_review(caller=Caller(user=mate), queue=queue)
+    assert taken is not None
+    return taken
+
+
+@pytest.fixture
+def ids(queue: ReviewQueue, review: Review) -> dict[str, str]:
+    return {"queue": queue.pk, "item": review.item_id, "review": review.pk}
+
+
+def give(queue: ReviewQueue, user: User, clarity: int = 3) -> QueueItem:
+    taken = take_review(caller=Caller(user=user), queue=queue)
+    assert taken is not None
+    answers = {"clarity": {"value": clarity}, "polite": {"value": True}, "kind_of": {"value": "other"}}
+    submit_review(caller=Caller(user=user), review=taken, said=Submission(answers=answers))
+    return taken.item
+
+
+def test_a_reviewer_works_through_plain_forms(queue: ReviewQueue, reviewer_browser: Client, mate: User) -> None:
+    html = reviewer_browser.get(f"{ROOT}/{queue.pk}/work").content.decode()
+    review = Review.objects.get()
+    for words in ("task 2", "How clear?", "1 is muddy.", "Something else", "<strong>kind</strong>", "3</strong> left"):
+        assert words in html, words
+    assert "<b>x</b>" not in html
+    assert html.count('type="radio"') == 5 + 2 + 2
+    assert "step reward" not in html
+    address = re.search(r'action="([^"]+/submit)"', html)
+    assert address is not None
+    done = reviewer_browser.post(address[1], FORM, follow=True).content.decode()
+    assert "Review saved" in done
+    assert '<strong id="tally-done">1</strong> done' in done
+    assert {label.field: label.said for label in Label.objects.all()} == {
+        "clarity": 4,
+        "polite": True,
+        "kind_of": "refund",
+        "comment": None,
+    }
+    undone = reviewer_browser.post(f"{ROOT}/{queue.pk}/work/{review.pk}/undo", follow=True).content.decode()
+    assert "the item is open again" in undone
+    assert "well done" in undone
+    assert 'value="4.0" data-key="4" checked' in undone
+
+
+def test_skip_and_put_back(queue: ReviewQueue, reviewer_browser: Client, review: Review) -> None:
+    work = f"{ROOT}/{queue.pk}/work"
+    assert (
+        "not be given this item again"
+        in reviewer_browser.post(f"{work}/{review.pk}/skip", follow=True).content.decode()
+    )
+    second = Review.objects.get(state="held")
+    assert "end of the queue" in reviewer_browser.post(f"{work}/{second.pk}/requeue", follow=True).content.decode()
+    assert reviewer_browser.post(f"{work}/{second.pk}/dance").status_code == 404
+
+
+def test_the_next_item_comes_ahead_as_a_part(queue: ReviewQueue, reviewer_browser: Client, review: Review) -> None:
+    part = reviewer_browser.get(f"{ROOT}/{queue.pk}/work?ahead={review.pk}").content.decode()
+    assert part.lstrip().startswith('<div id="desk"')
+    assert f'data-review="{review.pk}"' not in part
+    again = reviewer_browser.get(f"{ROOT}/{queue.pk}/work?part=1").content.decode()
+    assert f'data-review="{review.pk}"' in again
+
+
+def test_scripts_get_data_and_errors_in_words(queue: ReviewQueue, reviewer_browser: Client, review: Review) -> None:
+    address = f"{ROOT}/{queue.pk}/work/{review.pk}"
+    as_data: dict[str, Any] = {"headers": {"Accept": "application/json"}}
+    bad = reviewer_browser.post(f"{address}/submit", {"v-clarity": "9"}, **as_data)
+    assert (bad.status_code, bad.json()["field"]) == (400, "clarity")
+    assert "not answered yet" in reviewer_browser.post(f"{address}/submit", {}, **as_data).json()["error"]
+    odd = reviewer_browser.post(f"{address}/submit", {"v-clarity": "{"}, **as_data)
+    assert "is no answer to this" in odd.json()["error"]
+    assert reviewer_browser.post(f"{address}/renew", **as_data).json()["left"] == 3
+    saved = reviewer_browser.post(f"{address}/submit", {**FORM, "seconds": "12"}, **as_data).json()
+    assert (saved["done"], saved["left"], saved["state"]) == (1, 2, "open")
+    assert Review.objects.get(pk=review.pk).seconds == 12
+    stranger = reviewer_browser.post(f"{ROOT}/{queue.pk}/work/{new_id('revw')}/submit", FORM, **as_data)
+    assert stranger.status_code == 404
+
+
+def test_a_submission_asks_the_database_little(
+    queue: ReviewQueue, reviewer_browser: Client, review: Review, django_assert_max_num_queries: Callable[..., Any]
+) -> None:
+    address = f"{ROOT}/{queue.pk}/work/{review.pk}/submit"
+    with django_assert_max_num_queries(50):  # four fields, each a label of its own
+        reviewer_browser.post(address, FORM, headers={"Accept": "application/json"})
+
+
+def test_when_nothing_is_left_it_says_so(queue: ReviewQueue, reviewer_browser: Client) -> None:
+    QueueItem.objects.all().delete()
+    assert "Nothing is left for you here" in reviewer_browser.get(f"{ROOT}/{queue.pk}/work").content.decode()
+
+
+def test_a_queue_is_made_counted_and_changed(
+    trainer_browser: Client, add_trajectory: AddTrajectory, mate: User
+) -> None:
+    add_trajectory(channel="val")
+    assert 'value="channel:val"' in trainer_browser.get(f"{ROOT}/new?q=channel:val").content.decode()
+    form = {
+        "name": "Val",
+        "query": "channel:val",
+        "mode": "score",
+        "sample_percent": "50",
+        "tolerance_percent": "10",
+        "n_reviews": "3",
+        "hold_minutes": "20",
+        "field_names": ["reward"],
+        "reviewers": [mate.email],
+        "is_blind": "on",
+    }
+    counted = trainer_browser.post(f"{ROOT}/new", {**form, "count": "1"}).content.decode()
+    assert "It finds <strong>1</strong>" in counted
+    assert not ReviewQueue.objects.exists()
+    assert trainer_browser.post(f"{ROOT}/new", form).status_code == 302
+    queue = ReviewQueue.objects.get()
+    assert (queue.sample_rate, queue.tolerance, queue.n_reviews, queue.is_blind) == (0.5, 0.1, 3, True)
+    settings = f"{ROOT}/{queue.pk}/settings"
+    html = trainer_browser.get(settings).content.decode()
+    assert 'name="sample_percent" id="q-sample" min="0.01" max="100" step="any" value="50"' in html
+    changes: tuple[dict[str, Any], ...] = (
+        {"name": ""},
+        {"n_reviews": "many"},
+        {"query": "colour:red"},
+        {"field_names": []},
+    )
+    for change in changes:
+        refused = trainer_browser.post(settings, {**form, **change})
+        assert refused.status_code == 400
+        assert 'role="alert"' in refused.content.decode()
+    trainer_browser.post(settings, {**form, "name": "Other"})
+    queue.refresh_from_db()
+    assert queue.name == "Other"
+    assert (
+        "paused" in trainer_browser.post(f"{ROOT}/{queue.pk}/state", {"state": "paused"}, follow=True).content.decode()
+    )
+
+
+def test_results_tell_and_a_trainer_decides(
+    queue: ReviewQueue, trainer_browser: Client, mate: User, owner: User, project: Project
+) -> None:
+    for user, clarity in ((mate, 1), (owner, 5)):
+        item = give(queue, user, clarity)
+    html = trainer_browser.get(f"{ROOT}/{queue.pk}/results?state=disputed").content.decode()
+    for words in ("mate@example.org", "disputed", "How clear?", "2 of 2"):
+        assert words in html
+    address = f"{ROOT}/{queue.pk}/items/{item.pk}"
+    shown = trainer_browser.get(address).content.decode()
+    assert shown.count('class="box"') == 1
+    refused = trainer_browser.post(f"{address}/decide", {})
+    assert (refused.status_code, "not answered yet" in refused.content.decode()) == (400, True)
+    trainer_browser.post(f"{address}/decide", {"v-clarity": "2.0"})
+    assert "decided" in trainer_browser.get(address).content.decode()
+    dataset = create_dataset(project=project, caller=Caller(user=owner), name="Good")
+    pushed = trainer_browser.post(f"{ROOT}/{queue.pk}/dataset", {"dataset": dataset.pk}, follow=True)
+    assert "1 added to Good" in pushed.content.decode()
+
+
+def test_what_others_said_is_hidden(queue: ReviewQueue, reviewer_browser: Client, owner: User) -> None:
+    item = give(queue, owner, 5)
+    html = reviewer_browser.get(f"{ROOT}/{queue.pk}/items/{item.pk}").content.decode()
+    assert "This queue is blind" in html
+    assert owner.email not in html.split("<main", 1)[1]
+    results = reviewer_browser.get(f"{ROOT}/{queue.pk}/results").content.decode()
+    assert "Hidden until you have given your review" in results
+
+
+def test_a_pair_stands_side_by_side(
+    project: Project, trainer: User, add_trajectory: AddTrajectory, reviewer_browser: Client
+) -> None:
+    caller = Caller(user=trainer)
+    queue = create_queue(caller=caller, project=project, settings={"name": "Two", "mode": "pairs"})
+    rows = [add_trajectory(group="g", title=title) for title in ("first", "second")]
+    add_trajectories(caller=caller, queue=queue, ids=[row.pk for row in rows])
+    html = reviewer_browser.get(f"{ROOT}/{queue.pk}/work").content.decode()
+    assert "Which is better?" in html
+    values = re.findall(r'name="v-better" value="([^"]+)"', html)
+    assert len(values) == 3
+    review = Review.objects.get()
+    form = {"v-better": values[0].replace("&quot;", '"'), "t-better": "shorter"}
+    assert reviewer_browser.post(f"{ROOT}/{queue.pk}/work/{review.pk}/submit", form).status_code == 302
+    review.refresh_from_db()
+    left = re.search(r'id="side-(traj_\w+)"', html)
+    assert left is not None
+    assert review.answers["better"] == {"value": left[1], "text": "shorter"}
+
+
+def test_rows_of_the_list_are_added(
+    queue: ReviewQueue, reviewer_browser: Client, add_trajectory: AddTrajectory
+) -> None:
+    assert f'<option value="{queue.pk}">Tone</option>' in reviewer_browser.get("/p/shop/trajectories").content.decode()
+    form = {"action": "queue", "scope": "chosen", "id": [add_trajectory().pk], "queue": queue.pk}
+    assert reviewer_browser.post("/p/shop/bulk", form).status_code == 302
+
+
+@pytest.mark.parametrize("address", PAGES)
+def test_members_see_the_page(address: str, ids: dict[str, str], reviewer_browser: Client) -> None:
+    response = reviewer_browser.get(ROOT + address.format(**ids))
+    assert response.status_code == 200
+    assert " style=" not in response.content.decode()
+
+
+@pytest.mark.parametrize("address", [*PAGES, *TRAINERS_PAGES])
+def test_strangers_are_told_nothing(
+    address: str, ids: dict[str, str], stranger_browser: Client, anonymous_browser: Client, viewer_browser: Client
+) -> None:
+    path = ROOT + address.format(**ids)
+    assert stranger_browser.get(path).status_code == 404
+    assert anonymous_browser.get(path)["Location"].startswith("/login")
+    looks = 200 if address in {"", "/{queue}/results"} else 403
+    assert viewer_browser.get(path).status_code == looks
+    assert stranger_browser.delete(path).status_code == 405
+
+
+@pytest.mark.parametrize(("address", "role"), CHANGES)
+def test_only_who_may_changes(
+    address: str,
+    role: str,
+    ids: dict[str, str],
+    stranger_browser: Client,
+    viewer_browser: Client,
+    reviewer_browser: Client,
+    trainer_browser: Client,
+) -> None:
+    path = ROOT + address.format(**ids)
+    assert stranger_browser.post(path).status_code == 404
+    assert viewer_browser.post(path).status_code == 403
+    if role == TRAINER:
+        assert reviewer_browser.post(path).status_code == 403
+    if "{review}" in address:  # somebody else's
+        assert trainer_browser.post(path).status_code == 404
+    assert Review.objects.get().state == "held"
+
+
+def test_what_is_missing_is_404(
+    queue: ReviewQueue, trainer_browser: Client, other_project: Project, agent: Agent
+) -> None:
+    for queue_id in ("nonsense", new_id("queue")):
+        assert trainer_browser.get(f"{ROOT}/{queue_id}/results").status_code == 404
+    assert trainer_browser.get(f"{ROOT}/{queue.pk}/items/{new_id('item')}").status_code == 404
+    assert trainer_browser.get(f"{ROOT}/{queue.pk}/results?state=odd").status_code == 400
+    assert trainer_browser.post(f"{ROOT}/{queue.pk}/dataset", {"dataset": "x"}).status_code == 404

@@ -1,0 +1,132 @@
+"""What is said of a trajectory on its page: fields, steps, words; corrections; side by side; what reviewers may see."""
+
+from collections.abc import Callable
+
+import pytest
+from django.test import Client
+
+from apps.accounts.access import Caller
+from apps.accounts.models import Project, User
+from apps.core.ids import new_id
+from apps.feedback.models import Label
+from apps.feedback.preferences.models import Preference
+from apps.feedback.queues.filling import add_trajectories
+from apps.feedback.queues.services import create_queue
+from apps.feedback.queues.working import take_review
+from apps.feedback.services import add_label
+from apps.trajectories.models import Step, Trajectory
+
+AddTrajectory = Callable[..., Trajectory]
+SPOKEN = "It is on its way. It is late."
+
+
+@pytest.fixture
+def trajectory(add_trajectory: AddTrajectory) -> Trajectory:
+    return add_trajectory(step={"text": SPOKEN})
+
+
+@pytest.fixture
+def page(trajectory: Trajectory) -> str:
+    return f"/p/shop/trajectories/{trajectory.id}"
+
+
+def test_words_of_a_step_are_labelled_and_taken_back(
+    reviewer_browser: Client, page: str, step: Step, trajectory: Trajectory
+) -> None:
+    form = {"step": step.id, "words": "It is", "place": "1", "v-reward": "-0.5", "t-reward": "vague", "t-comment": "hm"}
+    html = reviewer_browser.post(f"{page}/say", form, follow=True).content.decode()
+    label = Label.objects.get(field="reward")
+    assert (label.span, label.value, label.text) == ((18, 23), -0.5, "vague")
+    for words in ("vague", '<q class="quote">It is</q>', "mate@example.org"):
+        assert words in html
+    trajectory.refresh_from_db()
+    assert trajectory.reward == -0.5
+    undone = reviewer_browser.post(f"/p/shop/labels/{label.pk}/unsay", follow=True).content.decode()
+    assert "vague" not in undone
+    assert reviewer_browser.post(f"/p/shop/labels/{label.pk}/unsay").status_code == 409  # a stale undo
+
+
+def test_htmx_gets_the_panel_and_an_undo(reviewer_browser: Client, page: str) -> None:
+    answer = reviewer_browser.post(f"{page}/say", {"v-reward": "1.0"}, headers={"HX-Request": "true"})
+    html = answer.content.decode()
+    assert html.lstrip().startswith('<section class="sheet" id="said-panel"')
+    assert 'id="reward-panel"' in html
+    assert "/unsay" in answer["HX-Trigger"]
+
+
+@pytest.mark.parametrize(
+    ("form", "words"),
+    [
+        ({}, "nothing is filled in"),
+        ({"v-reward": "7"}, "from -1 to 1"),
+        ({"t-comment": "x", "words": "It is"}, "which step says these words"),
+        ({"t-comment": "x", "words": "nowhere", "step": "0"}, "choose its view Plain"),
+        ({"t-mood": "x"}, "has no field"),
+        ({"t-comment": "x", "step": "9"}, "no such step"),
+    ],
+)
+def test_what_cannot_be_said_is_told(reviewer_browser: Client, page: str, form: dict[str, str], words: str) -> None:
+    answer = reviewer_browser.post(f"{page}/say", form)
+    assert answer.status_code in {400, 404}
+    assert words in answer.content.decode()
+    assert not Label.objects.exists()
+
+
+def test_an_answer_is_corrected_and_taken_back(reviewer_browser: Client, page: str, step: Step) -> None:
+    address = f"{page}/steps/{step.id}/correct"
+    html = reviewer_browser.get(address).content.decode()
+    assert f">{SPOKEN}</textarea>" in html
+    same = reviewer_browser.post(address, {"message": SPOKEN})
+    assert (same.status_code, "this is what the step said" in same.content.decode().lower()) == (400, True)
+    saved = reviewer_browser.post(address, {"message": "Tomorrow.", "text": "be exact"}, follow=True).content.decode()
+    assert "Tomorrow." in saved
+    row = Preference.objects.standing().get()
+    assert row.chosen_message == {"role": "assistant", "content": "Tomorrow."}
+    assert reviewer_browser.post(f"/p/shop/preferences/{row.pk}/unsay").status_code == 302
+    assert reviewer_browser.post(f"/p/shop/preferences/{row.pk}/unsay").status_code == 409
+
+
+def test_two_stand_side_by_side(viewer_browser: Client, page: str, add_trajectory: AddTrajectory) -> None:
+    assert "With which?" in viewer_browser.get(f"{page}/diff").content.decode()
+    other = add_trajectory(step={"text": "No idea."})
+    html = viewer_browser.get(f"{page}/diff?with={other.pk}").content.decode()
+    assert SPOKEN in html
+    assert "No idea." in html
+    same = add_trajectory(step={"text": SPOKEN})
+    assert "Step 0 is the same in both" in viewer_browser.get(f"{page}/diff?with={same.pk}").content.decode()
+    assert viewer_browser.get(f"{page}/diff?with=nonsense").status_code == 404
+
+
+def test_a_blind_reviewer_sees_nothing_here_either(
+    reviewer_browser: Client, page: str, trajectory: Trajectory, project: Project, trainer: User, mate: User
+) -> None:
+    add_label(caller=Caller(user=trainer), trajectory=trajectory, value=0.25, text="secret")
+    assert "secret" in reviewer_browser.get(page).content.decode()
+    caller = Caller(user=trainer)
+    queue = create_queue(caller=caller, project=project, settings={"name": "x"})
+    add_trajectories(caller=caller, queue=queue, ids=[trajectory.pk])
+    assert take_review(caller=Caller(user=mate), queue=queue)
+    html = reviewer_browser.get(page).content.decode()
+    assert "secret" not in html
+    assert "+0.25" not in html
+    assert "You are reviewing this in a blind queue" in html
+
+
+def test_who_may_say(
+    viewer_browser: Client, stranger_browser: Client, anonymous_browser: Client, page: str, step: Step, mate: User
+) -> None:
+    label = add_label(caller=Caller(user=mate), trajectory=step.trajectory, value=1)
+    addresses = (f"{page}/say", f"/p/shop/labels/{label.pk}/unsay", f"{page}/steps/{step.id}/correct")
+    for address in addresses:
+        assert viewer_browser.post(address).status_code == 403
+        assert stranger_browser.post(address).status_code == 404
+        assert anonymous_browser.post(address)["Location"].startswith("/login")
+        assert viewer_browser.delete(address).status_code == 405
+    assert stranger_browser.get(f"{page}/diff").status_code == 404
+    assert Label.objects.count() == 1
+
+
+def test_what_is_missing_is_404(reviewer_browser: Client, page: str) -> None:
+    for address in (f"/p/shop/labels/{new_id('labl')}/unsay", "/p/shop/preferences/nonsense/unsay"):
+        assert reviewer_browser.post(address).status_code == 404
+    assert reviewer_browser.get(f"{page}/steps/9/correct").status_code == 404
