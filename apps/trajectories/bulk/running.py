@@ -5,6 +5,7 @@ Two workers at one job take turns: a piece holds the job's row. Knows actions by
 
 from collections.abc import Mapping
 from datetime import timedelta
+from time import monotonic
 
 import structlog
 from django.db import transaction
@@ -17,6 +18,7 @@ from apps.core.live import publish_many, publish_news
 from apps.trajectories.bulk.actions import Action, Outcome, Outcomes
 from apps.trajectories.bulk.models import BulkChange, BulkJob, JobState
 from apps.trajectories.bulk.services import UNDO_FOR
+from apps.trajectories.datasets.jobs import SLICE_S
 from apps.trajectories.models import Exchange, Trajectory
 from apps.trajectories.querysets import TrajectoryQuerySet
 from apps.trajectories.search.language import parse_query
@@ -30,10 +32,14 @@ PURGE_AT_ONCE = 200
 GONE = "there is no such trajectory in this project (any more)"
 
 
-def run_job(job_id: str, *, actions: Mapping[str, Action]) -> None:
-    """Work on a job until it is done or taken back. Doing it twice is fine."""
+def run_job(job_id: str, *, actions: Mapping[str, Action], slice_s: float = SLICE_S) -> None:
+    """Work on a job until it is done or taken back, or for about `slice_s` seconds: then it waits for its next turn.
+    Doing it twice is fine."""
+    ends = monotonic() + slice_s
     while _do_piece(job_id, actions=actions):
-        pass
+        if monotonic() > ends:
+            queue_task(RUN_BULK_JOB, job_id)
+            return
 
 
 @transaction.atomic

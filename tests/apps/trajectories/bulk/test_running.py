@@ -127,6 +127,22 @@ def test_a_job_goes_on_where_a_worker_died(
     assert (job.state, job.n_done) == ("done", 5)
 
 
+def test_others_have_their_turn(
+    rows: list[Trajectory], project: Project, trainer: User, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent: list[str] = []
+    monkeypatch.setattr(running, "PIECE", 2)
+    job = services.start_job(
+        caller=Caller(user=trainer), project=project, action=ACTIONS["exclude"], settings={}, query=""
+    )
+    monkeypatch.setattr(running, "queue_task", lambda _name, job_id: sent.append(job_id))
+    for n_done in (2, 4, 5):
+        running.run_job(job.pk, actions=ACTIONS, slice_s=-1)
+        job.refresh_from_db()
+        assert job.n_done == n_done
+    assert (job.state, sent) == ("done", [job.pk, job.pk])
+
+
 def test_what_cannot_be_changed_is_listed_and_stops_nothing(rows: list[Trajectory], start: Start) -> None:
     foreign, missing = TrajectoryFactory.create(), new_id("traj")
     job = start("exclude", ids=[rows[0].pk, foreign.pk, missing])
