@@ -32,14 +32,20 @@ def recompute_many(trajectories: Sequence[Trajectory]) -> int:
     """Do the same for (locked) trajectories of one project in a few queries; returns how many were changed."""
     if not trajectories:
         return 0
-    schema = find_schema(trajectories[0].project_id)
-    ids = [trajectory.pk for trajectory in trajectories]
-    labels = _counting(ids, schema)
-    scores = {pk: _score(group, schema) for pk, group in groupby(labels, key=lambda label: label.trajectory_id)}
+    scores = score_many(trajectories)
     step_rewards = {step: reward for score in scores.values() for step, reward in score.step_rewards.items()}
-    rewards = {pk: scores[pk].reward if pk in scores else None for pk in ids}
+    rewards = {row.pk: scores[row.pk].reward if row.pk in scores else None for row in trajectories}
     publish_many({trajectory.pk: trajectory.project_id for trajectory in trajectories}, kind="trajectory")
     return set_many_rewards(rewards, step_rewards=step_rewards)
+
+
+def score_many(trajectories: Sequence[Trajectory]) -> dict[str, Score]:
+    """Return by id what the current labels of trajectories of one project add up to; those without any are left out."""
+    if not trajectories:
+        return {}
+    schema = find_schema(trajectories[0].project_id)
+    labels = _counting([trajectory.pk for trajectory in trajectories], schema)
+    return {pk: _score(group, schema) for pk, group in groupby(labels, key=lambda label: label.trajectory_id)}
 
 
 def _counting(trajectory_ids: Sequence[str], schema: ProjectSchema) -> Iterable[Label]:

@@ -10,6 +10,7 @@ from apps.console.forms import LabelForm
 from apps.console.page import Page, project_page
 from apps.console.queries import rewards, said, steps
 from apps.console.queries import trajectories as queries
+from apps.console.queries.step_map import draw_map
 from apps.console.replies import with_toast
 from apps.console.snippets import curl
 from apps.console.templatetags.console import signed
@@ -41,6 +42,7 @@ def trajectory(page: Page, trajectory_id: str) -> HttpResponse:
         "console/trajectory.html",
         trajectory=found,
         window=window,
+        step_map=draw_map([card.step for card in window.cards]),
         focus=focus,
         panel=rewards.read_panel(found, user=page.user),
         said_panel=said.read_panel(found, user=page.user, role=page.role),

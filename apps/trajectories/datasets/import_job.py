@@ -1,4 +1,4 @@
-"""Takes a file in: reads all of it, checks, writes trajectory by trajectory, and reports each bad line by its number.
+"""Takes a file in: reads all of it, checks, writes some trajectories at a time, and reports bad lines by their numbers.
 
 A killed worker leaves whole trajectories and a row that says how many the file's are dealt with; the next one goes on
 from there.
@@ -6,7 +6,8 @@ Rewards are labels and so the room's above: the caller says how they are given.
 """
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
 from time import monotonic
 from typing import Protocol
 
@@ -19,9 +20,9 @@ from apps.core.contracts.tasks import RUN_IMPORT
 from apps.core.errors import ServiceError
 from apps.core.live import publish_news
 from apps.trajectories.datasets import import_file
-from apps.trajectories.datasets.import_writing import Target, find_target, write_trajectory
+from apps.trajectories.datasets.import_writing import Target, find_target, write_trajectories
 from apps.trajectories.datasets.importing import INDEX, KIND, LINES, UPLOAD
-from apps.trajectories.datasets.incoming import BadLine, Incoming, check_incoming, hash_incoming
+from apps.trajectories.datasets.incoming import BadLine, Incoming, Rewarded, check_incoming, hash_incoming
 from apps.trajectories.datasets.jobs import SLICE_S, Beat, LostJob, advance_job, claim_job, end_job, pause_job
 from apps.trajectories.datasets.models import (
     AddedBy,
@@ -40,17 +41,18 @@ from apps.trajectories.models import Step, Trajectory
 log = structlog.get_logger(__name__)
 
 MAX_PROBLEMS = 10_000  # kept by line; beyond them only the number is told
+PIECE = 25  # trajectories in one transaction
 _NEWS_S = 1.0
 
 _rows = Import.objects
+Group = tuple[list[Line], Incoming | BadLine]
+"""The lines of one trajectory and what they say."""
 
 
 class Reward(Protocol):
-    """Gives a trajectory and its steps (by id) the rewards that they came with, as labels."""
+    """Gives trajectories of one project and their steps the rewards that they came with, as labels."""
 
-    def __call__(
-        self, *, trajectory: Trajectory, reward: float | None, step_rewards: dict[str, float], note: str
-    ) -> None: ...
+    def __call__(self, given: Sequence[Rewarded], *, note: str) -> None: ...
 
 
 def run_import(import_id: str, *, reward: Reward, slice_s: float = SLICE_S) -> None:
@@ -109,8 +111,8 @@ class _Run:
         if self.source.is_all_or_none and not self.source.is_checked and self._refuses():
             return True
         ends = monotonic() + slice_s
-        for lines, incoming in self._read(first=self.source.cursor or 0):
-            self._take(lines, incoming)
+        for piece in _cut(self._read(first=self.source.cursor or 0)):
+            self._take(piece)
             if monotonic() > ends:
                 pause_job(_rows.all(), self.source, RUN_IMPORT)
                 return False
@@ -141,7 +143,7 @@ class _Run:
         end_job(_rows.all(), self.source, JobState.FAILED, error=words, n_refused=n)
         return True
 
-    def _read(self, *, first: int = 0) -> Iterator[tuple[list[Line], Incoming | BadLine]]:
+    def _read(self, *, first: int = 0) -> Iterator[Group]:
         for name, lines in import_file.read_groups(self._path, self._index, first=first):
             try:
                 incoming = READERS[name].read(lines)
@@ -154,19 +156,22 @@ class _Run:
                 yield lines, incoming
 
     @transaction.atomic
-    def _take(self, lines: list[Line], incoming: Incoming | BadLine) -> None:
-        """Deal with one trajectory and move on, both or neither."""
-        if isinstance(incoming, BadLine):
-            self._report([incoming])
-            self._move_on("n_refused")
-            return
+    def _take(self, piece: Sequence[Group]) -> None:
+        """Deal with some trajectories and move on, all or none."""
         _lock(self.source.project_id)
-        digest = hash_incoming(incoming)
-        if not self.source.is_again and self._is_known(incoming, digest):
-            self._move_on("n_known")
-            return
-        self._write(incoming, digest, line=lines[0][0])
-        self._move_on("n_imported")
+        read = [(lines[0][0], incoming) for lines, incoming in piece if isinstance(incoming, Incoming)]
+        digests = {line: hash_incoming(incoming) for line, incoming in read}
+        known = set() if self.source.is_again else self._find_known(digests)
+        fresh = [(line, one) for line, one in read if digests[line] not in known and not self._is_its_original(one)]
+        problems = [incoming for _, incoming in piece if isinstance(incoming, BadLine)]
+        self._report(problems)
+        self._write(fresh, digests)
+        self._move_on(
+            cursor=len(piece),
+            n_refused=len(problems),
+            n_known=len(read) - len(fresh),
+            n_imported=len(fresh),
+        )
 
     def _report(self, problems: list[BadLine]) -> None:
         """Keep bad lines, as many as anybody will read."""
@@ -177,44 +182,74 @@ class _Run:
             batch_size=1000,
         )
 
-    def _move_on(self, counted: str) -> None:
+    def _move_on(self, **counted: int) -> None:
         mine = _rows.filter(pk=self.source.pk, claim=self.source.claim, state=JobState.RUNNING)
-        if not mine.update(**{"cursor": F("cursor") + 1, counted: F(counted) + 1, "beat_at": timezone.now()}):
+        if not mine.update(beat_at=timezone.now(), **{name: F(name) + n for name, n in counted.items()}):
             raise LostJob(self.source.pk)
         if self._news_at + _NEWS_S < monotonic():
             self._news_at = monotonic()
             publish_news(self.source.project_id, kind="import", object_id=self.source.pk)
 
-    def _is_known(self, incoming: Incoming, digest: str) -> bool:
-        """Say whether the project has this content: from another import, or where it was exported from."""
+    def _find_known(self, digests: Mapping[int, str]) -> set[str]:
+        """Return those of the digests whose content the project has from another import."""
         alive = Trajectory.objects.of_project(self.source.project)
         others = ImportedTrajectory.objects.filter(project=self.source.project_id).exclude(source=self.source)
-        if others.filter(digest=digest, trajectory__in=alive).exists():
-            return True
-        original = alive.filter(pk=incoming.source_id).first() if incoming.source_id.startswith("traj_") else None
+        found = others.filter(digest__in=set(digests.values()), trajectory__in=alive)
+        return set(found.values_list("digest", flat=True))
+
+    def _is_its_original(self, incoming: Incoming) -> bool:
+        """Say whether the project has this content where it was exported from."""
+        if self.source.is_again or not incoming.source_id.startswith("traj_"):
+            return False
+        alive = Trajectory.objects.of_project(self.source.project)
+        original = alive.filter(pk=incoming.source_id).first()
         return original is not None and _is_same(original, incoming)
 
-    def _write(self, incoming: Incoming, digest: str, *, line: int) -> None:
-        own = ImportedTrajectory.objects.filter(source=self.source, digest=digest)
-        if own.exists():  # twice in one file is two, and the first stands for both
-            digest = hashlib.sha256(f"{digest} {line}".encode()).hexdigest()
-        trajectory, steps = write_trajectory(self._target, incoming)
-        ImportedTrajectory.objects.create(
-            source=self.source, project_id=self.source.project_id, digest=digest, trajectory=trajectory
+    def _write(self, fresh: Sequence[tuple[int, Incoming]], digests: Mapping[int, str]) -> None:
+        """`fresh` has each with its first line."""
+        made = write_trajectories(self._target, [incoming for _, incoming in fresh])
+        names = self._name_contents([line for line, _ in fresh], digests)
+        ImportedTrajectory.objects.bulk_create(
+            ImportedTrajectory(
+                source=self.source, project_id=self.source.project_id, digest=digest, trajectory=trajectory
+            )
+            for digest, (trajectory, _) in zip(names, made, strict=True)
         )
-        self._reward(
-            trajectory=trajectory,
-            reward=incoming.reward,
-            step_rewards=_pair_rewards(steps, incoming),
-            note=f"imported from {self.source.file_name} ({self.source.pk})",
-        )
-        if self.source.dataset_id is not None:
-            DatasetMember.objects.create(
+        given = [
+            Rewarded(trajectory=trajectory, reward=incoming.reward, step_rewards=_pair_rewards(steps, incoming))
+            for (_, incoming), (trajectory, steps) in zip(fresh, made, strict=True)
+        ]
+        self._reward(given, note=f"imported from {self.source.file_name} ({self.source.pk})")
+        self._join_dataset([trajectory for trajectory, _ in made])
+
+    def _name_contents(self, lines: Sequence[int], digests: Mapping[int, str]) -> list[str]:
+        """Return the digests to remember: twice in one file is two, and the first stands for both."""
+        own = ImportedTrajectory.objects.filter(source=self.source, digest__in=[digests[line] for line in lines])
+        taken = set(own.values_list("digest", flat=True))
+        names = []
+        for line in lines:
+            digest = digests[line]
+            names.append(hashlib.sha256(f"{digest} {line}".encode()).hexdigest() if digest in taken else digest)
+            taken.add(digest)
+        return names
+
+    def _join_dataset(self, trajectories: Sequence[Trajectory]) -> None:
+        if self.source.dataset_id is None:
+            return
+        DatasetMember.objects.bulk_create(
+            DatasetMember(
                 dataset_id=self.source.dataset_id,
                 trajectory=trajectory,
                 added_how=AddedBy.IMPORT,
                 added_by=self.source.created_by,
             )
+            for trajectory in trajectories
+        )
+
+
+def _cut(groups: Iterator[Group]) -> Iterator[list[Group]]:
+    while piece := list(islice(groups, PIECE)):
+        yield piece
 
 
 def _is_same(original: Trajectory, incoming: Incoming) -> bool:

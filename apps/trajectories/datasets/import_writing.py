@@ -1,6 +1,6 @@
-"""Writes one trajectory that came in from a file, as if it had been captured: token trie, messages, tools, search.
+"""Writes trajectories that came in from a file, as if they had been captured: token trie, messages, tools, search.
 
-All of it is written or none. Knows no file, no format and no rewards.
+All of them are written or none. Knows no file, no format and no rewards.
 """
 
 from collections.abc import Mapping, Sequence
@@ -55,14 +55,23 @@ def find_target(source: Import) -> Target:
     return Target(source=source, policy=policy, n_ids=read_vocabulary_size(policy) if policy else None)
 
 
-def write_trajectory(target: Target, incoming: Incoming) -> tuple[Trajectory, list[Step]]:
-    """Write the trajectory, complete, and its steps. The caller holds a transaction."""
+def write_trajectories(target: Target, incoming: Sequence[Incoming]) -> list[tuple[Trajectory, list[Step]]]:
+    """Write the trajectories, complete, each with its steps. The caller holds a transaction."""
+    made = [_make_trajectory(target, one) for one in incoming]
+    steps = [step for _, own in made for step in own]
+    Trajectory.objects.bulk_create([trajectory for trajectory, _ in made])
+    Step.objects.bulk_create(steps, batch_size=500)
+    keep_words(steps)
+    return made
+
+
+def _make_trajectory(target: Target, incoming: Incoming) -> tuple[Trajectory, list[Step]]:
     now = timezone.now()
     started_at = incoming.started_at or _first_time(incoming) or now
     times = [moment for step in incoming.steps if (moment := step.ended_at or step.started_at)]
     ended_at = max([started_at, *times])
     source = target.source
-    trajectory = Trajectory.objects.create(
+    trajectory = Trajectory(
         project_id=source.project_id,
         agent_id=source.agent_id,
         channel=source.channel or incoming.channel or Channel.TRAIN,
@@ -80,10 +89,7 @@ def write_trajectory(target: Target, incoming: Incoming) -> tuple[Trajectory, li
         n_completion_tokens=sum(len(step.completion_ids) // ID_BYTES for step in incoming.steps),
     )
     writer = _Writer(trajectory, target.find_versions(incoming.steps), ended_at)
-    steps = [writer.make_step(step) for step in incoming.steps]
-    Step.objects.bulk_create(steps, batch_size=500)
-    keep_words(steps)
-    return trajectory, steps
+    return trajectory, [writer.make_step(step) for step in incoming.steps]
 
 
 def _first_time(incoming: Incoming) -> datetime | None:

@@ -14,6 +14,7 @@ from typing import Any
 
 from apps.core.texts import find_fault
 from apps.trajectories.calls import Sampling
+from apps.trajectories.models import Trajectory
 from apps.trajectories.services import MAX_METADATA_BYTES
 
 _LENGTHS = {"title": 200, "group": 100}
@@ -135,3 +136,12 @@ def hash_incoming(incoming: Incoming) -> str:
 
 def _spell(value: Any) -> str:
     return value.hex() if isinstance(value, bytes) else str(value)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rewarded:
+    """A trajectory that is in the pool now, and the rewards that it and its steps (by id) came with."""
+
+    trajectory: Trajectory
+    reward: float | None
+    step_rewards: dict[str, float]

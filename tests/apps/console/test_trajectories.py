@@ -9,6 +9,7 @@ from django.test import Client
 
 from apps.accounts.access import Caller
 from apps.accounts.models import Agent, Project, User
+from apps.console.queries.step_map import LINE, draw_map
 from apps.registry.models import Version
 from apps.trajectories.datasets.models import AddedBy
 from apps.trajectories.datasets.services import add_to_dataset, create_dataset
@@ -187,6 +188,25 @@ def test_what_was_said_is_shown_as_markdown_and_as_it_came(
     assert 'href="javascript' not in html
     assert "**as it came**" in html
     assert "- **one**\n- `two`" in owner_browser.get(f"{page}?step=0&view=plain").content.decode()
+
+
+def test_steps_stand_on_lines_that_part_where_a_conversation_branches(
+    owner_browser: Client, trajectory: Trajectory, step: Step
+) -> None:
+    page = f"/p/shop/trajectories/{trajectory.pk}"
+    assert "step-map" not in owner_browser.get(page).content.decode()
+    on = StepFactory.create(trajectory=trajectory, index=1, parent=step)
+    branch = StepFactory.create(trajectory=trajectory, index=2, parent=step, status="aborted")
+    last = StepFactory.create(trajectory=trajectory, index=3, parent=on, side_call="title")
+    drawn = draw_map([step, on, branch, last])
+    assert drawn is not None
+    assert [(mark.y > LINE, mark.tone) for mark in drawn.marks] == [
+        (False, ""), (False, ""), (True, "bad"), (False, "side"),
+    ]  # fmt: skip
+    assert (len(drawn.joins), drawn.height) == (3, 2 * LINE)
+    html = owner_browser.get(page).content.decode()
+    assert 'href="#step-2"><rect' in html
+    assert "Step 2, it did not end well: " in html
 
 
 def test_it_names_the_datasets_that_it_is_in(

@@ -18,7 +18,7 @@ from apps.core.errors import Conflict, Forbidden, InvalidInput, NotFound
 from apps.feedback.importing import reward_imported
 from apps.feedback.models import Label
 from apps.trajectories.datasets import import_job, importing, storage
-from apps.trajectories.datasets.import_writing import write_trajectory
+from apps.trajectories.datasets.import_writing import write_trajectories
 from apps.trajectories.datasets.importing import ImportSettings
 from apps.trajectories.datasets.models import AddedBy, Dataset, DatasetMember, Import, ImportedTrajectory
 from apps.trajectories.models import Step, Trajectory, TrajectoryState
@@ -289,7 +289,8 @@ class TestJob:
         self, agent: Agent, caller: Caller, monkeypatch: pytest.MonkeyPatch, is_again: bool
     ) -> None:
         made: list[Any] = []
-        write = write_trajectory
+        write = write_trajectories
+        monkeypatch.setattr(import_job, "PIECE", 1)
 
         def write_and_die(*args: Any) -> Any:
             if len(made) == 2:
@@ -299,7 +300,7 @@ class TestJob:
 
         content = as_lines([CHAT, SHAREGPT, claw_r1(1)])
         with monkeypatch.context() as patch:
-            patch.setattr(import_job, "write_trajectory", write_and_die)
+            patch.setattr(import_job, "write_trajectories", write_and_die)
             with pytest.raises(KeyboardInterrupt):
                 import_file(content, agent=agent, caller=caller, is_again=is_again)
         assert Trajectory.objects.count() == 2
@@ -311,7 +312,8 @@ class TestJob:
         assert (source.state, source.n_imported, source.n_known) == ("done", 3, 0)
         assert Trajectory.objects.count() == 3
 
-    def test_others_have_their_turn(self, import_rows: ImportRows) -> None:
+    def test_others_have_their_turn(self, import_rows: ImportRows, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(import_job, "PIECE", 1)
         source = import_rows(CHAT, b"{", bad(TOKENS, mask=[]), CHAT, SHAREGPT, slice_s=-1)
         assert (source.state, source.cursor, Trajectory.objects.count()) == ("queued", 1, 1)
         for _ in range(3):

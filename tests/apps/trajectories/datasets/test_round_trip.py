@@ -14,6 +14,7 @@ from apps.accounts.access import Caller
 from apps.accounts.models import Agent
 from apps.core.contracts.arrays import pack_ids, pack_logprobs
 from apps.feedback.importing import reward_imported
+from apps.trajectories.datasets.incoming import Rewarded
 from apps.trajectories.datasets.models import FileFormat, ImportedTrajectory, Shape
 from apps.trajectories.datasets.row_files import write_rows
 from apps.trajectories.datasets.rows import render_rows
@@ -86,7 +87,7 @@ def build(agent: Agent, told: dict[str, Any]) -> Trajectory:
         made.append((step, prompt + said["completion"], [*prompt_messages, answer]))
     rewards = {step.pk: said["reward"] for (step, _, _), said in zip(made, told["steps"], strict=True)}
     given_rewards = {step_id: reward for step_id, reward in rewards.items() if reward is not None}
-    reward_imported(trajectory=row, reward=told["reward"], step_rewards=given_rewards, note="")
+    reward_imported([Rewarded(trajectory=row, reward=told["reward"], step_rewards=given_rewards)], note="")
     return row
 
 

@@ -1,0 +1,90 @@
+"""The steps of a page as a picture: in a row as they came, as wide as they took, on lines that part where a step goes
+on from an earlier one than the last.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from apps.trajectories.models import Step
+
+WIDTH, LINE = 1000, 18
+_BAR = 10  # height
+_LEAST = 0.12  # of its place that a step takes, however short it was
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mark:
+    """One step, in the map's units. `tone`: "side", "bad" or ""."""
+
+    index: int
+    x: float
+    y: float
+    width: float
+    seconds: float
+    n_tokens: int
+    tone: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Join:
+    """From the end of a step to the beginning of one that goes on from it."""
+
+    x1: float
+    y1: float
+    x2: float
+    y2: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepMap:
+    """The picture; `height` in its units."""
+
+    marks: list[Mark]
+    joins: list[Join]
+    height: int
+    bar: int = _BAR
+    middle: float = _BAR / 2
+
+
+def draw_map(steps: Sequence[Step]) -> StepMap | None:
+    """Return the picture of neighbouring steps, None where there is nothing to see."""
+    if len(steps) < 2:
+        return None
+    lines = _find_lines(steps)
+    longest = max((step.ended_at - step.started_at).total_seconds() for step in steps) or 1.0
+    place = WIDTH / len(steps)
+    marks: dict[str, Mark] = {}
+    joins = []
+    for number, step in enumerate(steps):
+        seconds = (step.ended_at - step.started_at).total_seconds()
+        mark = Mark(
+            index=step.index,
+            x=round(number * place, 1),
+            y=lines[step.pk] * LINE + (LINE - _BAR) / 2,
+            width=round(place * 0.86 * max(_LEAST, seconds / longest), 1),
+            seconds=seconds,
+            n_tokens=step.n_prompt_tokens + step.n_completion_tokens,
+            tone="side" if step.side_call else "bad" if step.status != "complete" else "",
+        )
+        marks[step.pk] = mark
+        parent = marks.get(step.parent_id or "")
+        if parent is not None:
+            y1, y2 = parent.y + _BAR / 2, mark.y + _BAR / 2
+            joins.append(Join(x1=parent.x + parent.width, y1=y1, x2=mark.x, y2=y2))
+    return StepMap(marks=list(marks.values()), joins=joins, height=LINE * (max(lines.values()) + 1))
+
+
+def _find_lines(steps: Sequence[Step]) -> dict[str, int]:
+    """Return on which line each step stands: its parent's, unless another one goes on there already."""
+    lines: dict[str, int] = {}
+    ends: list[str | None] = []  # the last step of each line
+    for step in steps:
+        if not ends:
+            ends.append(step.parent_id)
+        line = next((number for number, end in enumerate(ends) if end == step.parent_id), None)
+        if line is None:
+            ends.append(None)
+            line = len(ends) - 1
+        ends[line] = step.pk
+        lines[step.pk] = line
+    return lines
