@@ -88,6 +88,7 @@ def build(agent: Agent, told: dict[str, Any]) -> Trajectory:
     rewards = {step.pk: said["reward"] for (step, _, _), said in zip(made, told["steps"], strict=True)}
     given_rewards = {step_id: reward for step_id, reward in rewards.items() if reward is not None}
     reward_imported([Rewarded(trajectory=row, reward=told["reward"], step_rewards=given_rewards)], note="")
+    row.refresh_from_db()
     return row
 
 
