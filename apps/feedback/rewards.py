@@ -14,15 +14,15 @@ from apps.trajectories.models import Trajectory
 from apps.trajectories.services import set_many_rewards, set_rewards
 
 
-def score_labels(*, trajectory: Trajectory) -> Score:
-    """Return what the trajectory's current labels add up to."""
-    schema = find_schema(trajectory.project_id)
+def score_labels(*, trajectory: Trajectory, schema: ProjectSchema | None = None) -> Score:
+    """Return what the trajectory's current labels add up to; `schema` is the one in force, if it is known."""
+    schema = schema or find_schema(trajectory.project_id)
     return _score(_counting([trajectory.pk], schema), schema)
 
 
-def recompute(trajectory: Trajectory) -> Score:
+def recompute(trajectory: Trajectory, *, schema: ProjectSchema | None = None) -> Score:
     """Store what the labels of a (locked) trajectory add up to, and tell open pages."""
-    score = score_labels(trajectory=trajectory)
+    score = score_labels(trajectory=trajectory, schema=schema)
     set_rewards(trajectory=trajectory, reward=score.reward, step_rewards=score.step_rewards)
     publish_news(trajectory.project_id, kind="trajectory", object_id=trajectory.pk)
     return score

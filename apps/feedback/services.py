@@ -132,7 +132,7 @@ def add_labels(
         [draft] = drafts
         draft.idempotency_key = idempotency_key
     try:
-        labels = _write_labels(drafts, answers=answers, author=author)
+        labels = _write_labels(drafts, answers=answers, author=author, schema=schema)
     except IntegrityError:  # Two requests with one idempotency key, on two trajectories at the same moment.
         if not idempotency_key:
             raise
@@ -149,7 +149,7 @@ def add_grades(*, grader: GraderVersion, source: Source, trajectory: Trajectory,
     author = Author(source=source, grader=grader)
     schema = find_schema(trajectory.project_id)
     drafts = [_draft(answer, author=author, trajectory=trajectory, schema=schema) for answer in answers]
-    _write_labels(drafts, answers=answers, author=author)
+    _write_labels(drafts, answers=answers, author=author, schema=schema)
 
 
 def add_vote(*, token: ThumbToken, end_user: str, answer: Answer) -> Label:
@@ -158,8 +158,9 @@ def add_vote(*, token: ThumbToken, end_user: str, answer: Answer) -> Label:
     trajectory = answer.step.trajectory
     author = Author(source=Source.END_USER, token=token, end_user=end_user)
     _check_words(end_user=end_user)
-    draft = _draft(answer, author=author, trajectory=trajectory, schema=find_schema(trajectory.project_id))
-    [label] = _write_labels([draft], answers=[answer], author=author)
+    schema = find_schema(trajectory.project_id)
+    draft = _draft(answer, author=author, trajectory=trajectory, schema=schema)
+    [label] = _write_labels([draft], answers=[answer], author=author, schema=schema)
     return label
 
 
@@ -197,7 +198,7 @@ def label_steps(*, caller: Caller, trajectory: Trajectory, values: Mapping[str, 
     for old, new in superseded:
         old.superseded_by = new
     Label.objects.bulk_update([old for old, _ in superseded], ["superseded_by"], batch_size=500)
-    recompute(locked)
+    recompute(locked, schema=schema)
     trajectory.refresh_from_db(fields=["reward"])
 
 
@@ -323,11 +324,12 @@ def _check_words(**words: str) -> None:
 
 
 @transaction.atomic
-def _write_labels(drafts: Sequence[Label], *, answers: Sequence[Answer], author: Author) -> list[Label]:
+def _write_labels(
+    drafts: Sequence[Label], *, answers: Sequence[Answer], author: Author, schema: ProjectSchema
+) -> list[Label]:
     trajectory = Trajectory.objects.select_for_update().get(pk=drafts[0].trajectory_id)  # One author at a time on it.
     if drafts[0].idempotency_key and _is_used(drafts[0]):
         return [_read_repeated(drafts[0], author=author)]
-    schema = find_schema(trajectory.project_id)
     for draft, answer in zip(drafts, answers, strict=True):
         earlier = None
         if answer.replaces is not None:
@@ -337,7 +339,7 @@ def _write_labels(drafts: Sequence[Label], *, answers: Sequence[Answer], author:
         if earlier is not None:  # before the new one is there: a target has one standing label of a grader
             _supersede(earlier, by=draft)
         draft.save(force_insert=True)
-    recompute(trajectory)
+    recompute(trajectory, schema=schema)
     return list(drafts)
 
 

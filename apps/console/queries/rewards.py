@@ -2,12 +2,13 @@
 
 from dataclasses import dataclass
 
-from django.db.models import QuerySet
+from django.db.models import Q, QuerySet
 
 from apps.accounts.models import Project, User
 from apps.core.errors import NotFound
 from apps.feedback.models import Label, Source
 from apps.feedback.rewards import score_labels
+from apps.feedback.score_schema import REWARD_FIELD
 from apps.feedback.scoring import explain
 from apps.trajectories.models import Trajectory
 
@@ -16,7 +17,7 @@ SHOWN = 50
 
 @dataclass(frozen=True, kw_only=True)
 class RewardPanel:
-    """The labels that count, the person's own, and the sum in words."""
+    """The labels that stand, the person's own reward, and the sum in words."""
 
     labels: list[Label]
     own: Label | None
@@ -25,21 +26,22 @@ class RewardPanel:
 
 
 def standing_labels(trajectory: Trajectory) -> QuerySet[Label]:
-    """Return the reward labels that nothing superseded or took back."""
-    rows = Label.objects.filter(trajectory=trajectory, field="reward", superseded_by=None)
-    return rows.exclude(value=None).select_related("author", "key")
+    """Return the labels that say what something is worth, in any field, and that nothing superseded or took back."""
+    rows = Label.objects.standing().filter(Q(value__isnull=False) | Q(said__isnull=False), trajectory=trajectory)
+    return rows.select_related("author", "key", "grader__grader", "token")
 
 
 def own_step_values(trajectory: Trajectory, *, user: User) -> dict[str, float]:
     """Return the person's own standing reward of each step, by step id."""
-    rows = standing_labels(trajectory).filter(author=user, source=Source.HUMAN).exclude(step=None).order_by("pk")
+    rows = standing_labels(trajectory).filter(author=user, source=Source.HUMAN, field=REWARD_FIELD, span_start=None)
+    rows = rows.exclude(step=None).order_by("pk")
     return {str(label.step_id): label.value for label in rows if label.value is not None}
 
 
 def read_panel(trajectory: Trajectory, *, user: User) -> RewardPanel:
     """Return the labels of the whole trajectory and the explanation of its reward."""
     labels = list(standing_labels(trajectory).filter(step=None).order_by("pk")[:SHOWN])
-    own = [label for label in labels if label.author_id == user.pk and label.source == Source.HUMAN]
+    own = [label for label in labels if _is_own_reward(label, user)]
     n_steps = standing_labels(trajectory).exclude(step=None).order_by().values("step_id").distinct().count()
     return RewardPanel(
         labels=labels,
@@ -47,6 +49,10 @@ def read_panel(trajectory: Trajectory, *, user: User) -> RewardPanel:
         n_step_labels=n_steps,
         explanation=explain(score_labels(trajectory=trajectory)),
     )
+
+
+def _is_own_reward(label: Label, user: User) -> bool:
+    return label.author_id == user.pk and label.source == Source.HUMAN and label.field == REWARD_FIELD
 
 
 def find_own_label(project: Project, label_id: str, *, user: User) -> Label:

@@ -63,6 +63,16 @@ def signed(value: float | None) -> str:
 
 
 @register.filter
+def said(value: object) -> str:
+    """An answer on its field's own scale: `yes`, `4`, `helpful`, `2 of 4`."""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, dict):
+        return f"{value.get('place')} of {value.get('of')}"
+    return f"{value:g}" if isinstance(value, (int, float)) else str(value)
+
+
+@register.filter
 def tone(value: float | None) -> str:
     """The colour name of a reward; the sign says the same without colour."""
     if value is None:

@@ -195,6 +195,7 @@ class TestGrader:
         assert Label.objects.filter(grader=version).count() == 1
         page = trainer_browser.get(f"/p/shop/trajectories/{trajectory.pk}").content.decode()
         assert "does not count" in page  # the person's word outranks the rule's, and the page says so
+        assert f"{address}?version=1" in page
         assert trainer_browser.post(f"/p/shop/backfills/{Backfill.objects.get().pk}/cancel").status_code == 302
         trainer_browser.post(f"{address}/off")
         assert Grader.objects.get().live is None

@@ -6,7 +6,11 @@ from typing import Any
 import pytest
 from django.test import Client
 
+from apps.accounts.access import Caller
+from apps.accounts.models import ApiKey, User
 from apps.feedback.models import Label, Source
+from apps.feedback.rescoring import change_schema
+from apps.feedback.services import Answer, add_label, add_labels
 from apps.trajectories.models import Step, Trajectory
 from tests.factories.feedback import LabelFactory
 
@@ -102,3 +106,20 @@ def test_a_trajectory_is_kept_out_and_let_in_again(reviewer_browser: Client, tra
     reviewer_browser.post(address, {"excluded": "0"})
     trajectory.refresh_from_db()
     assert not trajectory.is_excluded
+
+
+def test_answers_in_other_fields_and_end_users_are_shown(
+    reviewer_browser: Client, trainer: User, mate: User, key: ApiKey, trajectory: Trajectory
+) -> None:
+    fields = [
+        {"name": "stars", "kind": "scale", "low": 1, "high": 5, "weight": 3},
+        {"name": "polite", "kind": "binary"},
+    ]
+    change_schema(caller=Caller(user=trainer), project=trajectory.project, definition={"fields": fields})
+    answers = [Answer(field="stars", value=4), Answer(field="polite", value=False)]
+    add_labels(caller=Caller(user=mate), trajectory=trajectory, answers=answers)
+    add_label(caller=Caller(key=key), trajectory=trajectory, value=1, source="end_user", end_user="ann")
+    html = reviewer_browser.get(f"/p/shop/trajectories/{trajectory.id}").content.decode()
+    for words in ("stars: 4", "polite: no", ">ann<", "0.3 = (reward 1 + stars 0.5"):
+        assert words in html
+    assert 'id="judge-good" name="value" value="1" data-key="+" aria-pressed="false"' in html
