@@ -86,10 +86,16 @@ class Program:
         self.wait_until_healthy()
 
     def kill(self) -> None:
-        """Kill -9, the children too: Postgres' own would outlive it by a moment and keep its memory."""
+        """Kill -9, the children too: Postgres' own would outlive it by a moment and keep its memory.
+
+        It is stopped first, so that it has no more children meanwhile.
+        """
         if self.child is None:
             return
-        family = [psutil.Process(self.child.pid), *self.children()] if self.child.poll() is None else []
+        family: list[psutil.Process] = []
+        if self.child.poll() is None:
+            self.child.send_signal(signal.SIGSTOP)
+            family = [psutil.Process(self.child.pid), *self.children()]
         for process in family:
             with suppress(psutil.NoSuchProcess):
                 process.kill()
