@@ -18,6 +18,8 @@ NEUTRAL: Mapping[str, Any] = {  # other values of these change the distribution
     "bad_words": [],
     "allowed_token_ids": [],
     "structured_outputs": {},
+    "thinking_token_budget": None,
+    "watermarking": False,
 }
 FREE_FORMATS = (None, "text")
 FREE_CHOICES = (None, "auto", "none")

@@ -40,6 +40,8 @@ def test_what_leaves_the_distribution_alone_is_no_constraint(sampling: dict[str,
         ({"min_p": 0.05}, [], "min_p"),
         ({"min_tokens": 5}, [], "min_tokens"),
         ({"bad_words": ["x"]}, [], "bad_words"),
+        ({"thinking_token_budget": 100}, [], "thinking_token_budget"),
+        ({"watermarking": True}, [], "watermarking"),
     ],
 )
 def test_what_bends_it_is_named(sampling: dict[str, Any], tools: list[Any], name: str) -> None:
