@@ -180,7 +180,11 @@ CHOICES = {
         ("geometric", "masked outside bounds, mean of an answer"),
         ("negative_mask", "bad ones masked once left behind (DeepSeek)"),
     ),
-    "recipe.tuning": (("lora", "an adapter (LoRA)"), ("qlora", "an adapter over four bits (QLoRA)")),
+    "recipe.tuning": (
+        ("lora", "an adapter (LoRA)"),
+        ("qlora", "an adapter over four bits (QLoRA)"),
+        ("full", "every weight"),
+    ),
     "recipe.offload": (("none", "nothing"), ("optimizer", "the optimizer"), ("parameters", "optimizer and parameters")),
     "recipe.keep_best": (("none", "none"), ("loss", "lowest loss"), ("reward_mean", "highest reward")),
     "recipe.kl": (

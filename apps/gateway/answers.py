@@ -18,6 +18,7 @@ from apps.gateway.desk import Desk
 from apps.gateway.dialect import Json
 from apps.gateway.engines import EngineBrokenError, EngineRefusedError, EngineUnavailableError, Reply
 from apps.gateway.errors import ApiError, render_error, unavailable
+from apps.gateway.routes import EngineRoute, Snapshot
 from apps.gateway.sse import DONE, EventReader, LineTooLongError, comment
 
 FIRST_SILENCE_S = 30.0  # until then an engine's failure can still be told by an HTTP status
@@ -25,6 +26,22 @@ SILENCE_S = 15.0
 _CLIENT_GONE = "the client closed the connection"
 _SHUTDOWN = "the gateway was stopped"
 _NONSENSE = (orjson.JSONDecodeError, LookupError, TypeError, AttributeError, LineTooLongError)
+
+
+def find_speakers(call: ModelCall, snapshot: Snapshot) -> list[EngineRoute]:
+    """Return the engines that have the call's version.
+
+    A whole model that no engine has any more was replaced while the call waited: then what its model's name means now
+    is asked for instead, and stands in the call. Both have the name of the base on engines.
+    """
+    engines = snapshot.find_engines(call.version)
+    if engines:
+        return engines
+    meant = snapshot.find_version(call.key.project_id, call.request.model, session=call.affinity)
+    if meant is None or meant.engine_name != call.version.engine_name:
+        return engines
+    call.version = meant
+    return snapshot.find_engines(meant)
 
 
 class _Answer:
@@ -52,7 +69,7 @@ class _Answer:
         return await self.desk.engines.ask(
             call.dialect.engine_path,
             call.engine_body,
-            find_engines=lambda: self.desk.routes.snapshot.find_engines(call.version),
+            find_engines=lambda: find_speakers(call, self.desk.routes.snapshot),
             is_streamed=call.request.is_streamed,
             session=call.affinity,
             project_id=call.key.project_id,

@@ -96,6 +96,8 @@ class EngineRoute:
     credential: str = field(default="", repr=False)
     max_in_flight: int | None = None
     fault: str = ""
+    weights: str = ""  # id of the version whose whole model is in its base's place, "" for the base
+    is_moving: bool = False  # its weights are being changed: calls wait
 
     @property
     def is_provider(self) -> bool:
@@ -171,10 +173,11 @@ class Snapshot:
         """Return the engines that have these weights, those that are up first."""
         if version.is_base:
             own = (engine for engine in self.engines if not engine.is_provider)
-            found = [engine for engine in own if engine.base_model in {"", version.base_model}]
+            found = [engine for engine in own if engine.base_model in {"", version.base_model} and not engine.weights]
         else:
             loaded = self.deployments.get(version.id, frozenset())
             found = [engine for engine in self.engines if engine.id in loaded]
+        found = [engine for engine in found if not engine.is_moving]
         return sorted(found, key=lambda engine: not engine.is_up)
 
 
@@ -308,6 +311,8 @@ def _engine_route(engine: Engine) -> EngineRoute:
         credential=credential,
         max_in_flight=engine.max_in_flight,
         fault=fault,
+        weights=engine.weights_id or "",
+        is_moving=engine.moving_since is not None,
     )
 
 

@@ -145,6 +145,32 @@ class EngineClient:
             raise EngineNonsense(f"{self.base_url} returned log-probs for {model} that are not numbers")
         return values
 
+    def pause(self) -> None:
+        """Let the calls in flight end; later ones wait in the engine until `resume`."""
+        self._call("POST", "/pause?mode=wait", read_s=ANSWER_S)
+
+    def reload_weights(self, path: str) -> None:
+        """Put the whole model in the folder `path` (as the engine sees it) in the place of the present one; paused."""
+        body = {"method": "reload_weights", "kwargs": {"weights_path": path}}
+        self._call("POST", "/collective_rpc", body, read_s=ANSWER_S)
+        self._call("POST", "/reset_prefix_cache?reset_running_requests=true", read_s=QUICK_S)
+
+    def name_weights(self, name: str) -> None:
+        """Have the engine remember, for its lifetime, what its weights are called."""
+        self._call("POST", "/update_weight_version", {"new_version": name}, read_s=QUICK_S)
+
+    def read_weights_name(self) -> str:
+        """Return what the weights were called last; a word of the engine's own since it started."""
+        answer = self._call_json("GET", "/weight_info", read_s=QUICK_S)
+        try:
+            return str(answer["weight_version"])
+        except (KeyError, TypeError) as error:
+            raise EngineNonsense(f"{self.base_url} does not say which weights it has") from error
+
+    def resume(self) -> None:
+        """Answer again."""
+        self._call("POST", "/resume", read_s=QUICK_S)
+
     def read_text(self, model: str, token_ids: Sequence[int]) -> str:
         """Return the text of the tokens together, as the engine's tokenizer has it."""
         answer = self._call_json("POST", "/detokenize", {"model": model, "tokens": list(token_ids)}, read_s=QUICK_S)

@@ -47,15 +47,22 @@ class VersionState(models.TextChoices):
     FAILED = "failed"  # did not pass; `error` says why
 
 
+class VersionKind(models.TextChoices):
+    BASE = "base"  # number 0: what engines start with
+    ADAPTER = "adapter"  # LoRA: engines hold many, each under its own name
+    WHOLE = "whole"  # every weight: an engine holds one, in the place and under the name of its base
+
+
 class Version(models.Model):
-    """Weights: the base (number 0, no adapter) or a LoRA adapter. Never changed, never renamed."""
+    """Weights: the base (number 0), a LoRA adapter or a whole model. Never changed, never renamed."""
 
     id = models.CharField(primary_key=True, max_length=ID_MAX_LENGTH, default=new_version_id, editable=False)
     policy = models.ForeignKey(Policy, on_delete=models.PROTECT, related_name="versions")
     number = models.PositiveIntegerField()
     parent = models.ForeignKey("self", on_delete=models.PROTECT, null=True, blank=True, related_name="children")
+    kind = models.CharField(max_length=10, choices=VersionKind.choices, default=VersionKind.BASE)
     engine_name = models.CharField(max_length=200)  # model name to ask an engine for
-    adapter_path = models.CharField(max_length=500, blank=True)
+    adapter_path = models.CharField(max_length=500, blank=True)  # folder of the adapter, or of the whole model
     sha256 = models.CharField(max_length=64, blank=True)
     state = models.CharField(max_length=10, choices=VersionState.choices, default=VersionState.PUBLISHED)
     error = models.TextField(blank=True)
@@ -71,7 +78,12 @@ class Version(models.Model):
         constraints = [
             models.UniqueConstraint(fields=["policy", "number"], name="version_number_is_unique"),
             models.UniqueConstraint(
-                fields=["engine_name"], condition=~models.Q(adapter_path=""), name="adapter_name_is_never_reused"
+                fields=["engine_name"], condition=models.Q(kind="adapter"), name="adapter_name_is_never_reused"
+            ),
+            models.CheckConstraint(
+                condition=models.Q(kind="base", adapter_path="")
+                | (models.Q(kind__in=["adapter", "whole"]) & ~models.Q(adapter_path="")),
+                name="version_has_files_unless_base",
             ),
             models.CheckConstraint(condition=models.Q(state__in=VersionState.values), name="version_state_is_known"),
         ]
@@ -81,7 +93,15 @@ class Version(models.Model):
 
     @property
     def is_base(self) -> bool:
-        return self.adapter_path == ""
+        return self.kind == VersionKind.BASE
+
+    @property
+    def is_adapter(self) -> bool:
+        return self.kind == VersionKind.ADAPTER
+
+    @property
+    def is_whole(self) -> bool:
+        return self.kind == VersionKind.WHOLE
 
 
 class AliasName(models.TextChoices):
@@ -147,6 +167,10 @@ class Engine(models.Model):
     credential_last_four = models.CharField(max_length=4, blank=True, editable=False)
     base_model = models.CharField(max_length=200, blank=True)  # learned from the engine
     max_model_len = models.PositiveIntegerField(null=True, blank=True, editable=False)  # learned from it too, in tokens
+    weights = models.ForeignKey(
+        Version, on_delete=models.PROTECT, null=True, blank=True, related_name="+", editable=False
+    )  # the whole model in the place of its base; None: the base
+    moving_since = models.DateTimeField(null=True, blank=True, editable=False)  # its weights are being changed
     state = models.CharField(max_length=10, choices=EngineState.choices, default=EngineState.UNKNOWN)
     is_enabled = models.BooleanField(default=True)
     max_in_flight = models.PositiveIntegerField(

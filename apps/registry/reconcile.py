@@ -18,8 +18,18 @@ from apps.core.jobs import queue_task
 from apps.core.notices import ROUTES_CHANGED, notify_processes
 from apps.registry.addresses import check_name
 from apps.registry.client import EngineClient, EngineUnreachable, ProviderClient, ServedModel
-from apps.registry.deployments import load_version, record_deployment, unload_version
-from apps.registry.models import Deployment, DeploymentState, Engine, EngineState, Policy, Version, VersionState
+from apps.registry.deployments import is_stuck, load_version, put_weights, record_deployment, unload_version
+from apps.registry.models import (
+    AliasName,
+    Deployment,
+    DeploymentState,
+    Engine,
+    EngineState,
+    Policy,
+    Version,
+    VersionKind,
+    VersionState,
+)
 from apps.registry.providers import open_credential
 
 log = structlog.get_logger(__name__)
@@ -46,7 +56,7 @@ def reconcile_engine(engine: Engine) -> bool:
     try:
         with EngineClient(engine.base_url) as client:
             models = client.list_models()
-            has_news = _learn_models(engine, models)
+            has_news = _learn_models(engine, models) | restore_weights(engine, client=client)
             has_news |= restore_aliased_versions(engine, models, client=client)
     except EngineUnreachable as error:
         return _note_silence(engine, error)
@@ -98,7 +108,7 @@ def _learn_models(engine: Engine, models: list[ServedModel]) -> bool:
         Engine.objects.filter(pk=engine.pk).update(base_model=base_model)
     loaded = Deployment.objects.filter(engine=engine, state=DeploymentState.LOADED).select_related("version")
     for deployment in loaded:
-        if deployment.version.engine_name not in names:
+        if deployment.version.is_adapter and deployment.version.engine_name not in names:
             has_news |= record_deployment(engine, deployment.version, state=DeploymentState.UNLOADED)
     return has_news
 
@@ -121,9 +131,41 @@ def restore_aliased_versions(engine: Engine, models: list[ServedModel], *, clien
     return has_news
 
 
+def restore_weights(engine: Engine, *, client: EngineClient) -> bool:
+    """Put back the whole model that live names, on an engine that restarted or was left in the middle of a change."""
+    if engine.moving_since is not None and not is_stuck(engine):
+        return False
+    if engine.weights is not None and client.read_weights_name() != engine.weights.id:
+        Engine.objects.filter(pk=engine.pk).update(weights=None)
+        engine.weights = None
+    wanted = _live_whole_version(engine)
+    if engine.moving_since is None and (wanted is None or engine.weights_id == wanted.id):
+        return False
+    policy = wanted.policy if wanted else Policy.objects.filter(base_model=engine.base_model).first()
+    if policy is None:
+        return False
+    try:
+        put_weights(engine, wanted, base_dir=policy.base_model_dir, client=client)
+    except EngineUnreachable:
+        raise
+    except ServiceError as error:
+        log.error("engine.weights_not_restored", engine=engine.id, reason=error.message)
+        return True
+    if wanted is not None:
+        record_deployment(engine, wanted, state=DeploymentState.LOADED)
+    return True
+
+
+def _live_whole_version(engine: Engine) -> Version | None:
+    live = Version.objects.filter(policy__base_model=engine.base_model, aliases__name=AliasName.LIVE)
+    return live.filter(kind=VersionKind.WHOLE, state=VersionState.READY).select_related("policy").first()
+
+
 def _aliased_versions(engine: Engine) -> QuerySet[Version]:
     wanted = Version.objects.filter(policy__base_model=engine.base_model, state=VersionState.READY)
-    return wanted.filter(aliases__isnull=False).exclude(adapter_path="").distinct()
+    if engine.weights_id is not None:
+        return wanted.none()  # its base, on which adapters stand, is not there
+    return wanted.filter(aliases__isnull=False, kind=VersionKind.ADAPTER).select_related("policy").distinct()
 
 
 def _note_silence(engine: Engine, error: EngineUnreachable) -> bool:
@@ -145,7 +187,9 @@ def unload_retired_versions() -> None:
     """Unload adapters that no alias names any more, once calls that began on them had time to end."""
     limit = timezone.now() - timedelta(seconds=settings.CLAW.drain_s)
     loaded = Deployment.objects.filter(state=DeploymentState.LOADED, engine__state=EngineState.UP)
-    idle = loaded.filter(version__aliases=None).exclude(version__state=VersionState.PUBLISHED)
+    idle = loaded.filter(version__aliases=None, version__kind=VersionKind.ADAPTER).exclude(
+        version__state=VersionState.PUBLISHED
+    )
     for deployment in idle.select_related("version", "engine"):
         version = deployment.version
         idle_since = version.retired_at or version.ready_at or version.created_at

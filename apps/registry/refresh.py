@@ -1,6 +1,7 @@
 """Puts a published version on the engines, checks that they compute what the trainer computed, and lets it speak.
 
-Calls in flight are not touched: they finish under the name, that is the weights, with which they began.
+Calls in flight are not touched: they finish with the weights with which they began, under an adapter's own name or
+before a whole model takes the place of another (see deployments.py).
 """
 
 import time
@@ -70,9 +71,9 @@ def check_files(version: Version) -> None:
     try:
         found = hash_folder(Path(version.adapter_path))
     except OSError as error:
-        raise VerificationFailed(f"the adapter's files cannot be read: {error}") from error
+        raise VerificationFailed(f"the version's files cannot be read: {error}") from error
     if found != version.sha256:
-        raise VerificationFailed("the adapter's files changed since they were published: their checksum differs")
+        raise VerificationFailed("the version's files changed since they were published: their checksum differs")
 
 
 def verify_on_engines(version: Version) -> list[Report]:
@@ -132,12 +133,18 @@ def summarise(reports: list[Report]) -> dict[str, Any]:
 
 
 def withdraw_version(version: Version) -> None:
-    """Take a version that failed off the engines; what does not answer is cleaned up by `reconcile`."""
+    """Take a version that failed off the engines; what does not answer is cleaned up by `reconcile`.
+
+    After a whole model that failed, the engine gets back what live names.
+    """
     loaded = Deployment.objects.filter(version=version, state=DeploymentState.LOADED).select_related("engine")
     for deployment in loaded:
         try:
             with EngineClient(deployment.engine.base_url) as client:
-                unload_version(deployment.engine, version, client=client)
+                if version.is_whole:
+                    load_version(deployment.engine, services.find_live_version(version.policy), client=client)
+                else:
+                    unload_version(deployment.engine, version, client=client)
         except ServiceError as error:
             log.warning("version.not_withdrawn", version=version.id, reason=error.message)
 
@@ -147,22 +154,28 @@ def move_alias(*, policy: Policy, alias: AliasName, version: Version, actor: str
 
     Raises Conflict when no engine has the version, since calls would then find nothing.
     """
-    if version.state == VersionState.READY and not version.is_base:
+    if version.state == VersionState.READY:
         _load_where_missing(version)
     with transaction.atomic():
         Policy.objects.select_for_update().get(pk=policy.pk)  # `reconcile` unloads under the same lock
-        is_loaded = version.deployments.filter(
-            state=DeploymentState.LOADED, engine__in=serving_engines(policy)
-        ).exists()
-        if version.state == VersionState.READY and not version.is_base and not is_loaded:
+        if version.state == VersionState.READY and not _is_served(version):
             raise Conflict(f"no engine could load version {version.number}; see the engines' state", field="version")
         return services.switch_alias(policy=policy, alias=alias, version=version, actor=actor)
+
+
+def _is_served(version: Version) -> bool:
+    """Say whether an engine has it. Where none is up at all, base weights are what comes first."""
+    engines = serving_engines(version.policy)
+    if version.is_base:
+        return not engines or any(engine.weights_id is None for engine in engines)
+    return version.deployments.filter(state=DeploymentState.LOADED, engine__in=engines).exists()
 
 
 def _load_where_missing(version: Version) -> None:
     for engine in serving_engines(version.policy):
         try:
-            check_files(version)
+            if not version.is_base:
+                check_files(version)
             with EngineClient(engine.base_url) as client:
                 load_version(engine, version, client=client)
         except ServiceError as error:

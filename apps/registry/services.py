@@ -2,7 +2,7 @@
 
 import math
 import secrets
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from django.db import transaction
@@ -16,10 +16,19 @@ from apps.core.errors import Conflict, InvalidInput
 from apps.core.jobs import queue_task
 from apps.core.live import publish_news
 from apps.core.notices import ROUTES_CHANGED, notify_processes
-from apps.registry.models import Alias, AliasName, Engine, EngineState, Policy, Version, VersionState
+from apps.registry.models import Alias, AliasName, Engine, EngineState, Policy, Version, VersionKind, VersionState
 
 THE_PLATFORM = "platform"
 N_SHARES = 100
+
+
+@dataclass(frozen=True, kw_only=True)
+class VersionFiles:
+    """What a version is made of: a folder that is written already, and `contracts.checksum.hash_folder` of it."""
+
+    path: str
+    sha256: str
+    kind: VersionKind = VersionKind.ADAPTER
 
 
 @transaction.atomic
@@ -42,8 +51,19 @@ def ensure_policy(*, project: Project, slug: str, base_model: str, base_model_di
     return policy
 
 
+def _refuse_taken_base(base_model: str) -> None:
+    """Engines hold one whole model: a policy with whole versions has its base model's engines for itself."""
+    taken = Version.objects.filter(policy__base_model=base_model, kind=VersionKind.WHOLE).select_related("policy")
+    if (version := taken.first()) is not None:
+        raise Conflict(
+            f"the engines of {base_model} serve all the weights of {version.policy.slug}, so its base is not there any "
+            "more; give this project another base model, with engines of its own"
+        )
+
+
 def _create_policy(*, project: Project, slug: str, base_model: str, base_model_dir: str) -> Policy:
     policy = Policy.objects.create(project=project, slug=slug, base_model=base_model, base_model_dir=base_model_dir)
+    _refuse_taken_base(base_model)
     base = Version.objects.create(
         policy=policy,
         number=0,
@@ -80,15 +100,15 @@ def publish_version(
     *,
     policy: Policy,
     parent: Version,
-    adapter_path: str,
-    sha256: str,
+    files: VersionFiles,
     lineage: dict[str, Any],
     probe: Probe,
     goes_live: bool = True,
 ) -> Version:
     """Return the next version of the policy, its files written already; queues its refresh.
 
-    Its name on engines is new and never used again: engines cache prefixes under the adapter's name.
+    An adapter's name on engines is new and never used again: engines cache prefixes under it. A whole model takes the
+    base's place, and its name.
     """
     _check_probe(probe)
     Policy.objects.select_for_update().get(pk=policy.pk)
@@ -98,9 +118,10 @@ def publish_version(
         policy=policy,
         number=number,
         parent=parent,
-        engine_name=f"{policy.slug}-v{number}-{secrets.token_hex(3)}",
-        adapter_path=adapter_path,
-        sha256=sha256,
+        kind=files.kind,
+        engine_name=_name_on_engines(policy, files.kind, number=number),
+        adapter_path=files.path,
+        sha256=files.sha256,
         lineage={"base_model": policy.base_model, **lineage},
         probe=asdict(probe),
         goes_live=goes_live,
@@ -108,6 +129,10 @@ def publish_version(
     queue_task(REFRESH_VERSION, version.id)
     publish_news(policy.project_id, kind="version", object_id=version.id)
     return version
+
+
+def _name_on_engines(policy: Policy, kind: VersionKind, *, number: int) -> str:
+    return policy.base_model if kind == VersionKind.WHOLE else f"{policy.slug}-v{number}-{secrets.token_hex(3)}"
 
 
 def _check_probe(probe: Probe) -> None:
@@ -151,6 +176,11 @@ def mark_failed(version: Version, *, error: str) -> bool:
         return False
     publish_news(version.policy.project_id, kind="version", object_id=version.id)
     return True
+
+
+def find_live_version(policy: Policy) -> Version:
+    """Return what `live` names; every policy has one."""
+    return Version.objects.select_related("policy").get(aliases__policy=policy, aliases__name=AliasName.LIVE)
 
 
 def note_delay(version: Version, *, reason: str) -> None:

@@ -9,11 +9,12 @@ from apps.training.recipes import CRITIC, RecipeConfig, read_recipe
 
 def build_job(run: Run, *, device: str, engine_dtype: str) -> TrainJob:
     """Return the trainer's job. It computes as exactly as the engines do, so that both can be compared."""
-    recipe = read_recipe(run.recipe)
+    recipe, start = read_recipe(run.recipe), run.start_version
     return TrainJob(
         run_id=run.id,
         base_model_dir=run.policy.base_model_dir,
-        initial_adapter_dir=(run.start_version.adapter_path or None) if recipe.makes_versions else None,
+        initial_adapter_dir=start.adapter_path if start.is_adapter and recipe.makes_versions else None,
+        initial_weights_dir=start.adapter_path if start.is_whole and recipe.makes_versions else None,
         n_steps=recipe.n_steps,
         lora=_build_lora(recipe),
         loss=build_loss(recipe),

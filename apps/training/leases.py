@@ -14,8 +14,8 @@ from django.utils import timezone
 
 from apps.core.contracts.training import TrainBatch, TrainerEvent, adapter_dir
 from apps.core.errors import Conflict
-from apps.registry.models import Version, VersionState
-from apps.registry.services import publish_version
+from apps.registry.models import Version, VersionKind, VersionState
+from apps.registry.services import VersionFiles, publish_version
 from apps.training.collecting import Collected, Facts, Lent, choose_probe, collect_samples, read_step_facts
 from apps.training.estimators import BaselineState
 from apps.training.fence import lock_attempt
@@ -234,8 +234,11 @@ def _publish(run: Run, event: TrainerEvent, *, n_trajectories: int) -> Version |
     return publish_version(
         policy=run.policy,
         parent=current_version(run),
-        adapter_path=event.adapter.path,
-        sha256=event.adapter.sha256,
+        files=VersionFiles(
+            path=event.adapter.path,
+            sha256=event.adapter.sha256,
+            kind=VersionKind.WHOLE if recipe.tuning == "full" else VersionKind.ADAPTER,
+        ),
         lineage={"run_id": run.id, "step": event.step, "n_trajectories": n_trajectories},
         probe=event.probe,
         goes_live=bool(recipe.promote),

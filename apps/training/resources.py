@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 LORA_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)  # what vLLM can serve
 ADAPTER = {"lora_rank": 8, "lora_alpha": 16}
-TUNING_SETTINGS: Mapping[str, Mapping[str, int]] = {"lora": ADAPTER, "qlora": ADAPTER}  # a tuning's own, and defaults
+TUNING_SETTINGS: Mapping[str, Mapping[str, int]] = {"lora": ADAPTER, "qlora": ADAPTER, "full": {}}  # own ones, defaults
 OFFLOAD_STAGES = {"none": 0, "optimizer": 1, "parameters": 3}  # the ZeRO stage from which on DeepSpeed can do it
 
 
@@ -19,9 +19,10 @@ class ResourceConfig(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
-    tuning: Literal["lora", "qlora"] = Field(
+    tuning: Literal["lora", "qlora", "full"] = Field(
         default="lora",
-        description="What learns: an adapter, or the same over a base in four bits, which needs a GPU.",
+        description="What learns: an adapter, the same over a base in four bits (needs a GPU), or every weight "
+        "(engines then hold one version at a time).",
     )
     lora_rank: int | None = Field(default=None, description=f"With an adapter: one of {LORA_RANKS}; 8 unless chosen.")
     lora_alpha: int | None = Field(

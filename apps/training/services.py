@@ -25,6 +25,7 @@ from apps.training.models import ACTIVE_STATES, Run, RunState
 from apps.training.pool import READY, Pool, describe_counts
 from apps.training.recipes import POLICY_GRADIENT, UNPAIRED, RecipeConfig, read_recipe
 from apps.training.selection import Selection, read_selection
+from apps.training.tuning import check_tuning
 from apps.trajectories.models import Trajectory
 
 PREVIEW = 2000  # trajectories looked at before a launch
@@ -55,6 +56,7 @@ def launch_run(
     if idempotency_key and (known := Run.objects.filter(project=project, idempotency_key=idempotency_key).first()):
         return known
     policy, live = _find_live(project)
+    check_tuning(config, live=live)
     _refuse_second_run(project)
     check_worth(view_pool(version=live, selection=chosen, recipe=config), config)
     run = Run.objects.create(

@@ -13,6 +13,7 @@ from apps.registry.models import (
     Policy,
     Teacher,
     Version,
+    VersionKind,
     VersionState,
 )
 from tests.factories.accounts import ProjectFactory
@@ -39,6 +40,8 @@ class VersionFactory(DjangoModelFactory[Version]):
     engine_name = factory.LazyAttribute(
         lambda version: f"{version.policy.slug}-v{version.number}" if version.number else version.policy.base_model
     )
+    adapter_path = ""
+    kind = factory.LazyAttribute(lambda version: VersionKind.ADAPTER if version.adapter_path else VersionKind.BASE)
     state = VersionState.READY
 
 

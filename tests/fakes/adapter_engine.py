@@ -29,6 +29,11 @@ class FakeEngine:
     breaks: str = ""  # a path on which it answers 500
     delay_s: float = 0.0  # before every answer
     lies: dict[str, Any] = field(default_factory=dict)  # path → body to answer with
+    weights: str = ""  # the folder that was last reloaded, "" for what it started with
+    weights_name: str = "default"
+    is_paused: bool = False
+    refuses_folders: set[str] = field(default_factory=set)  # whole models that it does not take
+    offset_of: dict[str, float] = field(default_factory=dict)  # folder of a whole model → added to every log-prob
 
     def models(self) -> dict[str, Any]:
         base = {"id": self.base_model, "object": "model", "parent": None, "max_model_len": 2048}
@@ -38,6 +43,7 @@ class FakeEngine:
     def restart(self) -> None:
         """Forget what a new process would not know."""
         self.adapters.clear()
+        self.weights, self.weights_name, self.is_paused = "", "default", False
 
     def answer(self, method: str, path: str, body: dict[str, Any]) -> tuple[int, Any]:
         """Return status and body."""
@@ -53,6 +59,12 @@ class FakeEngine:
             "/v1/completions": self._complete,
             "/v1/chat/completions": self._chat,
             "/detokenize": self._detokenize,
+            "/pause?mode=wait": lambda _: self._pause(is_paused=True),
+            "/resume": lambda _: self._pause(is_paused=False),
+            "/collective_rpc": self._reload,
+            "/reset_prefix_cache?reset_running_requests=true": lambda _: (200, ""),
+            "/update_weight_version": self._name_weights,
+            "/weight_info": lambda _: (200, {"weight_version": self.weights_name}),
         }
         return handlers[path](body) if path in handlers else (404, {"detail": "Not Found"})
 
@@ -69,13 +81,29 @@ class FakeEngine:
             return 404, {"error": {"message": "cannot be found"}}
         return 200, "Success"
 
+    def _pause(self, *, is_paused: bool) -> tuple[int, Any]:
+        self.is_paused = is_paused
+        return 200, {"status": "paused" if is_paused else "resumed"}
+
+    def _reload(self, body: dict[str, Any]) -> tuple[int, Any]:
+        if not self.is_paused:
+            return 400, {"error": {"message": "calls run"}}
+        if body["kwargs"]["weights_path"] in self.refuses_folders:
+            return 400, {"error": {"message": "shape mismatch"}}
+        self.weights = body["kwargs"]["weights_path"]
+        return 200, {"results": [None]}
+
+    def _name_weights(self, body: dict[str, Any]) -> tuple[int, Any]:
+        self.weights_name = body["new_version"]
+        return 200, {"success": True}
+
     def _knows(self, name: str) -> bool:
         return name == self.base_model or name in self.adapters
 
     def _complete(self, body: dict[str, Any]) -> tuple[int, Any]:
         if not self._knows(body["model"]):
             return 404, {"error": {"message": "no such model"}}
-        shift = self.offset if body["model"] in self.adapters else 0.0
+        shift = self.offset if body["model"] in self.adapters else self.offset_of.get(self.weights, 0.0)
         top = {f"token_id:{token}": token_logprob(body["model"], token) + shift for token in range(body["logprobs"])}
         choices = [{"index": index, "logprobs": {"top_logprobs": [top]}} for index in range(len(body["prompt"]))]
         return 200, {"choices": choices}

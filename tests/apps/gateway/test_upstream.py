@@ -1,17 +1,20 @@
 """From the client to engines and providers and back: splits, full engines and teachers, over HTTP."""
 
 import json
+import time
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import httpx
 import pytest
+from django.utils import timezone
 from pytest_django.fixtures import Settings
 
 from apps.accounts.models import ApiKey
 from apps.core.notices import ROUTES_CHANGED, notify_processes
-from apps.registry.models import AliasName, Deployment, DeploymentState, Engine, Teacher, Version
+from apps.registry.deployments import HEAR_S
+from apps.registry.models import Alias, AliasName, Deployment, DeploymentState, Engine, Teacher, Version, VersionKind
 from apps.trajectories.models import Exchange, ExchangeStatus
 from tests.apps.gateway.conftest import chat, only_exchange, read_events, wait_until
 from tests.factories.registry import AliasFactory, EngineFactory, ProviderFactory, TeacherFactory, VersionFactory
@@ -140,3 +143,27 @@ def test_a_full_engine_is_a_503_that_says_when_to_come_back(
         return True
 
     wait_until(is_refused)
+
+
+def test_calls_wait_while_an_engines_weights_change_and_are_answered_by_the_new_ones(
+    version: Version, engine_row: Engine, engine: FakeEngine, http: httpx.Client
+) -> None:
+    """The name that they asked for means another version by then, and that one is on record."""
+    whole = VersionFactory.create(
+        policy=version.policy, number=1, adapter_path="/w/1", kind=VersionKind.WHOLE, engine_name=version.engine_name
+    )
+    Engine.objects.filter(pk=engine_row.pk).update(moving_since=timezone.now())
+    notify_processes(ROUTES_CHANGED)
+    time.sleep(HEAR_S)
+    n_before = len(engine.calls)
+    with ThreadPoolExecutor(3) as threads:
+        waiting = [threads.submit(http.post, PATH, json=chat()) for _ in range(3)]
+        time.sleep(0.3)
+        assert len(engine.calls) == n_before
+        Engine.objects.filter(pk=engine_row.pk).update(moving_since=None, weights=whole)
+        Deployment.objects.create(version=whole, engine=engine_row, state=DeploymentState.LOADED)
+        Alias.objects.filter(policy=version.policy, name=AliasName.LIVE).update(version=whole)
+        notify_processes(ROUTES_CHANGED)
+        answers = [call.result() for call in waiting]
+    assert {(answer.status_code, answer.headers["x-claw-version"]) for answer in answers} == {(200, "otter@v1")}
+    wait_until(lambda: Exchange.objects.filter(version_id=whole.id).count() == 3)

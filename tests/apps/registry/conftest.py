@@ -9,7 +9,7 @@ from apps.accounts.models import Project
 from apps.core.contracts.checksum import hash_folder
 from apps.core.contracts.training import Probe
 from apps.registry import services
-from apps.registry.models import Alias, AliasName, Engine, Policy, Version
+from apps.registry.models import Alias, AliasName, Engine, Policy, Version, VersionKind
 from apps.registry.reconcile import reconcile_engines
 from tests.fakes.adapter_engine import FakeEngine, serve_engine, token_logprob
 
@@ -50,7 +50,9 @@ Publish = Callable[..., Version]
 def publish(policy: Policy, tmp_path: Path) -> Publish:
     """Return a function that publishes the next version, its adapter on disk."""
 
-    def publish_next(*, goes_live: bool = True, probe: Probe = PROBE) -> Version:
+    def publish_next(
+        *, goes_live: bool = True, probe: Probe = PROBE, kind: VersionKind = VersionKind.ADAPTER
+    ) -> Version:
         folder = tmp_path / f"adapter-{policy.versions.count()}"
         folder.mkdir()
         (folder / "adapter_config.json").write_text("{}")
@@ -58,8 +60,7 @@ def publish(policy: Policy, tmp_path: Path) -> Publish:
         return services.publish_version(
             policy=policy,
             parent=policy.versions.order_by("-number")[0],
-            adapter_path=str(folder),
-            sha256=hash_folder(folder),
+            files=services.VersionFiles(path=str(folder), sha256=hash_folder(folder), kind=kind),
             lineage={"run_id": "run_x", "step": 1},
             probe=probe,
             goes_live=goes_live,

@@ -8,6 +8,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,9 @@ import pytest
 
 from apps.gateway.messages.count import make_tokenize_body
 from apps.gateway.messages.shapes import read_count_request, read_messages_request
+from apps.registry.client import EngineClient
+from apps.registry.verification import TOLERANCES, compare_logprobs
+from worker.engine.launch import detect_dtype
 from worker.host import health
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(600)]
@@ -27,8 +31,9 @@ TOOL = {"type": "function", "function": {"name": "get_weather", "parameters": {"
 class Engine:
     """A running engine, asked by HTTP."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, *, model: Path) -> None:
         self.url = url
+        self.model = model
 
     def post(self, path: str, body: dict[str, Any]) -> bytes:
         request = urllib.request.Request(  # noqa: S310
@@ -63,7 +68,7 @@ def engine(ml_python: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator
             death=lambda: None if process.poll() is None else (folder / "engine.log").read_text()[-3000:],
             every_s=0.5,
         )
-        yield Engine(f"http://127.0.0.1:{port}")
+        yield Engine(f"http://127.0.0.1:{port}", model=folder / "tiny")
     finally:
         process.terminate()
         process.wait(timeout=60)
@@ -155,3 +160,43 @@ def test_a_limit_above_its_context_is_refused_in_words_that_name_it(engine: Engi
         "tokens=32000 cannot be greater than max_model_len=256" in json.loads(refused.value.read())["error"]["message"]
     )
     assert json.loads(engine.chat(max_tokens=256))["usage"]["completion_tokens"] > 0
+
+
+STIR = """
+import json, sys, torch
+from transformers import AutoModelForCausalLM
+model = AutoModelForCausalLM.from_pretrained(sys.argv[1], dtype=torch.float32)
+torch.manual_seed(1)
+with torch.no_grad():
+    for parameter in model.parameters():
+        parameter.add_(torch.randn_like(parameter) * 0.05)
+    logprobs, ids = model(torch.tensor([range(3, 13)])).logits[0].log_softmax(-1).max(-1)
+model.save_pretrained(sys.argv[2])
+print(json.dumps([ids.tolist(), logprobs.tolist()]))
+"""
+
+
+def test_a_whole_model_takes_the_place_of_another_under_calls_and_none_fails(
+    engine: Engine, ml_python: str, tmp_path: Path
+) -> None:
+    stirred = subprocess.run(
+        [ml_python, "-c", STIR, str(engine.model), str(tmp_path / "new")],
+        cwd=ROOT, check=True, capture_output=True, text=True,
+    )  # fmt: skip
+    ids, expected = json.loads(stirred.stdout.splitlines()[-1])
+    wanted = list(enumerate(ids))
+    tolerance = TOLERANCES[detect_dtype()]
+    with EngineClient(engine.url) as client, ThreadPoolExecutor(4) as threads:
+        before = client.probe_logprobs("tiny", range(3, 13), wanted)
+        assert max(abs(one - other) for one, other in zip(expected, before, strict=True)) > 10 * tolerance.max
+        calls = [threads.submit(engine.chat, max_tokens=40, ignore_eos=True, temperature=1) for _ in range(40)]
+        for folder, name in ((tmp_path / "new", "ver_new"), (engine.model, "base")):
+            client.pause()
+            client.reload_weights(str(folder))
+            client.name_weights(name)
+            client.resume()
+            assert client.read_weights_name() == name
+            found = client.probe_logprobs("tiny", range(3, 13), wanted)
+            told = expected if name == "ver_new" else before
+            assert compare_logprobs(told, found, tolerance=tolerance, engine_id="").n_tokens == 10
+        assert all(json.loads(call.result())["usage"]["completion_tokens"] == 40 for call in calls)

@@ -274,7 +274,7 @@ def test_two_processes_learn_what_one_learns_with_every_part_of_the_loss(start: 
 
 def test_two_processes_learn_what_one_learns_when_all_weights_learn(start: StartTrainer) -> None:
     whole_model: dict[str, Any] = {"tuning": "full", "lora": None, "steps": (1, 2), "n_steps": 2}
-    slow = OptimizerSettings(learning_rate=1e-3, max_grad_norm=1.0, minibatch_samples=4)
+    slow = OptimizerSettings(learning_rate=1e-4, max_grad_norm=1.0, minibatch_samples=4)
     one = start(folder="one", zero_stage=1, optimizer=slow, **whole_model)
     assert one.wait() == 0
     two = start(folder="two", n_processes=2, zero_stage=3, gradient_checkpointing=True, optimizer=slow, **whole_model)

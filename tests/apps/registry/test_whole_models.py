@@ -1,0 +1,175 @@
+"""Whole models: one at a time in the base's place, verified before it speaks, and the way back from each fault."""
+
+from datetime import timedelta
+
+import pytest
+from django.utils import timezone
+
+from apps.accounts.models import Project
+from apps.core.errors import Conflict
+from apps.registry import deployments, services
+from apps.registry.models import (
+    AliasName,
+    Deployment,
+    DeploymentState,
+    Engine,
+    Policy,
+    Version,
+    VersionKind,
+    VersionState,
+)
+from apps.registry.reconcile import reconcile_engines
+from apps.registry.refresh import move_alias, refresh_version
+from tests.apps.registry.conftest import Publish, number_of
+from tests.fakes.adapter_engine import FakeEngine
+
+LIVE, PREVIOUS = AliasName.LIVE, AliasName.PREVIOUS
+CHANGE = ["/pause?mode=wait", "/collective_rpc", "/reset_prefix_cache?reset_running_requests=true",
+          "/update_weight_version", "/resume"]  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def _heard_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(deployments, "HEAR_S", 0)
+
+
+@pytest.fixture
+def whole(publish: Publish) -> Version:
+    return publish(kind=VersionKind.WHOLE)
+
+
+def reread(version: Version) -> Version:
+    return Version.objects.select_related("policy__project__team").get(pk=version.pk)
+
+
+def state_of(engine: Engine) -> tuple[str | None, bool]:
+    """Which whole model it holds, and whether that is changing."""
+    engine.refresh_from_db()
+    return engine.weights_id, engine.moving_since is not None
+
+
+def base_of(policy: Policy) -> Version:
+    return reread(policy.versions.get(number=0))
+
+
+def test_a_whole_model_takes_the_bases_place_and_goes_live(
+    engine: Engine, fake_engine: FakeEngine, policy: Policy, whole: Version
+) -> None:
+    fake_engine.calls.clear()
+    refresh_version(whole)
+    assert [path for path, _ in fake_engine.calls if path in CHANGE] == CHANGE
+    assert (fake_engine.weights, fake_engine.weights_name) == (whole.adapter_path, whole.id)
+    assert not fake_engine.is_paused
+    assert reread(whole).state == VersionState.READY
+    assert whole.engine_name == policy.base_model
+    assert (number_of(policy, LIVE), number_of(policy, PREVIOUS)) == (1, 0)
+    assert state_of(engine) == (whole.id, False)
+    assert Deployment.objects.get(version=whole).state == DeploymentState.LOADED
+
+
+def test_the_next_one_replaces_it(engine: Engine, fake_engine: FakeEngine, whole: Version, publish: Publish) -> None:
+    refresh_version(whole)
+    second = publish(kind=VersionKind.WHOLE)
+    refresh_version(second)
+    assert fake_engine.weights == second.adapter_path
+    assert Deployment.objects.get(version=whole).state == DeploymentState.UNLOADED
+    assert Deployment.objects.get(version=second).state == DeploymentState.LOADED
+
+
+def test_one_that_fails_its_check_is_taken_back(
+    engine: Engine, fake_engine: FakeEngine, policy: Policy, whole: Version, publish: Publish
+) -> None:
+    refresh_version(whole)
+    second = publish(kind=VersionKind.WHOLE)
+    fake_engine.offset_of[second.adapter_path] = 0.01
+    refresh_version(second)
+    assert reread(second).state == VersionState.FAILED
+    assert (fake_engine.weights, number_of(policy, LIVE)) == (whole.adapter_path, 1)
+    assert state_of(engine) == (whole.id, False)
+    assert Deployment.objects.get(version=whole).state == DeploymentState.LOADED
+
+
+def test_a_refused_reload_leaves_the_base_speaking(
+    engine: Engine, fake_engine: FakeEngine, policy: Policy, whole: Version
+) -> None:
+    fake_engine.refuses_folders = {whole.adapter_path}
+    refresh_version(whole)
+    assert "shape mismatch" in reread(whole).error
+    assert (fake_engine.weights, number_of(policy, LIVE)) == (policy.base_model_dir, 0)
+    assert (state_of(engine), fake_engine.is_paused) == ((None, False), False)
+
+
+def test_an_engine_that_takes_no_weights_back_is_held_until_it_does(
+    engine: Engine, fake_engine: FakeEngine, policy: Policy, whole: Version
+) -> None:
+    fake_engine.refuses_folders = {whole.adapter_path, policy.base_model_dir}
+    refresh_version(whole)
+    assert state_of(engine) == (None, True)
+    fake_engine.refuses_folders = set()
+    Engine.objects.update(moving_since=timezone.now() - timedelta(seconds=deployments.STUCK_S + 1))
+    reconcile_engines()
+    assert (fake_engine.weights, fake_engine.is_paused) == (policy.base_model_dir, False)
+    assert state_of(engine) == (None, False)
+
+
+def test_an_engine_left_in_the_middle_of_a_change_is_mended(
+    engine: Engine, fake_engine: FakeEngine, policy: Policy, whole: Version
+) -> None:
+    refresh_version(whole)
+    long_ago = timezone.now() - timedelta(seconds=deployments.STUCK_S + 1)
+    for since, is_mended in ((timezone.now(), False), (long_ago, True)):
+        fake_engine.is_paused = True
+        Engine.objects.update(moving_since=since)
+        reconcile_engines()
+        assert state_of(engine)[1] != is_mended
+        assert fake_engine.is_paused != is_mended
+
+
+def test_two_cannot_change_one_engine_at_once(engine: Engine, fake_engine: FakeEngine, whole: Version) -> None:
+    Engine.objects.update(moving_since=timezone.now())
+    refresh_version(whole)
+    assert "being changed by another process" in reread(whole).error
+    assert reread(whole).state == VersionState.PUBLISHED
+    assert fake_engine.weights == ""
+
+
+def test_a_restarted_engine_gets_its_whole_model_back(engine: Engine, fake_engine: FakeEngine, whole: Version) -> None:
+    refresh_version(whole)
+    reconcile_engines()
+    fake_engine.restart()
+    reconcile_engines()
+    assert fake_engine.weights == whole.adapter_path
+    assert state_of(engine) == (whole.id, False)
+
+
+def test_the_way_back_to_the_base(engine: Engine, fake_engine: FakeEngine, policy: Policy, whole: Version) -> None:
+    refresh_version(whole)
+    move_alias(policy=policy, alias=LIVE, version=base_of(policy), actor="me")
+    assert fake_engine.weights == policy.base_model_dir
+    assert state_of(engine) == (None, False)
+    assert number_of(policy, LIVE) == 0
+    assert Deployment.objects.get(version=whole).state == DeploymentState.UNLOADED
+    move_alias(policy=policy, alias=LIVE, version=reread(whole), actor="me")
+    assert fake_engine.weights == whole.adapter_path
+
+
+def test_adapters_do_not_stay_on_a_base_that_is_gone(
+    engine: Engine, fake_engine: FakeEngine, policy: Policy, publish: Publish
+) -> None:
+    adapter = publish()
+    refresh_version(adapter)
+    move_alias(policy=policy, alias=LIVE, version=base_of(policy), actor="me")
+    whole = publish(kind=VersionKind.WHOLE)
+    refresh_version(whole)
+    assert fake_engine.adapters == {}
+    reconcile_engines()  # `previous` names the base now, but an alias on the adapter would not bring it back either
+    assert fake_engine.adapters == {}
+    move_alias(policy=policy, alias=LIVE, version=reread(adapter), actor="me")
+    assert (fake_engine.weights, list(fake_engine.adapters)) == (policy.base_model_dir, [adapter.engine_name])
+
+
+def test_another_project_cannot_stand_on_a_base_that_is_taken(
+    engine: Engine, whole: Version, other_project: Project
+) -> None:
+    with pytest.raises(Conflict, match="serve all the weights of shop"):
+        services.ensure_policy(project=other_project, slug="other", base_model="tiny", base_model_dir="models/tiny")
