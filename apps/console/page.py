@@ -32,6 +32,8 @@ SECTIONS = {
     "trajectory": "trajectories",
     "correct_step": "trajectories",
     "diff": "trajectories",
+    "playground": "trajectories",
+    "keep_answer": "trajectories",
     "bulk_jobs": "trajectories",
     "bulk_job": "trajectories",
     "inbox": "trajectories",

@@ -71,9 +71,11 @@ def _read_model(item: Mapping[str, Any]) -> ServedModel:
 
 @dataclass(frozen=True, kw_only=True)
 class ChatAnswer:
-    """What a model said, and the tokens of question and answer together (0: not told)."""
+    """What a model said (`message` has its tool calls too), and the tokens of question and answer together (0: not
+    told)."""
 
     text: str
+    message: dict[str, Any]
     n_tokens: int
 
 
@@ -196,11 +198,12 @@ class EngineClient:
         """Return the first choice of a chat completion; `body` is the request's. Raises EngineNonsense and the like."""
         answer = self._call_json("POST", self._chat_path, dict(body), read_s=read_s)
         try:
-            text = answer["choices"][0]["message"].get("content")
+            message = answer["choices"][0]["message"]
+            text = message.get("content")
             n_tokens = (answer.get("usage") or {}).get("total_tokens") or 0
         except (KeyError, IndexError, TypeError, AttributeError) as error:
             raise EngineNonsense(f"{self.base_url} answered a chat in an unknown shape") from error
-        return ChatAnswer(text=text if isinstance(text, str) else "", n_tokens=int(n_tokens))
+        return ChatAnswer(text=text if isinstance(text, str) else "", message=message, n_tokens=int(n_tokens))
 
     def _call_json(self, method: str, path: str, body: dict[str, Any] | None = None, *, read_s: float) -> Any:
         content = self._call(method, path, body, read_s=read_s)

@@ -25,6 +25,7 @@ from apps.registry.models import (
 from apps.registry.providers import open_credential
 
 LIVE = "live"
+MOST_HELD = 50  # the newest versions, of which engines hold a few
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,16 +63,27 @@ def find_speaker(project_id: str, name: str) -> Speaker:
     return Speaker(name=name, engine=teacher.engine, model=teacher.model)
 
 
+def list_held_versions(project_id: str) -> list[Version]:
+    """Return the versions of the project that an engine which is up holds, the newest first."""
+    versions = Version.objects.filter(policy__project=project_id).select_related("policy").order_by("-number")
+    return [version for version in versions[:MOST_HELD] if _find_engine(version) is not None]
+
+
+def find_version_speaker(version: Version) -> Speaker:
+    """Return an engine that holds the version. Raises Unavailable when none does."""
+    engine = _find_engine(version)
+    if engine is None:
+        raise Unavailable(f"no engine serves {version} at the moment")
+    return Speaker(name=str(version), engine=engine, model=version.engine_name)
+
+
 def _find_live(project_id: str) -> Speaker:
     alias = (
         Alias.objects.select_related("version__policy").filter(policy__project=project_id, name=AliasName.LIVE).first()
     )
     if alias is None:
         raise NotFound("this project has no policy yet", field="model")
-    engine = _find_engine(alias.version)
-    if engine is None:
-        raise Unavailable(f"no engine serves {alias.version} at the moment")
-    return Speaker(name=str(alias.version), engine=engine, model=alias.version.engine_name)
+    return find_version_speaker(alias.version)
 
 
 def _find_engine(version: Version) -> Engine | None:

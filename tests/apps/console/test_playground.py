@@ -1,0 +1,93 @@
+"""A step played again on a version that an engine holds, and the better answer kept."""
+
+from collections.abc import Iterator
+from html import unescape
+from re import search
+
+import pytest
+from django.test import Client
+from django.utils import timezone
+
+from apps.core.ids import new_id
+from apps.feedback.preferences.models import Preference
+from apps.registry.models import Engine, EngineState, Version
+from apps.trajectories.models import Step, Trajectory
+from tests.factories.registry import EngineFactory
+from tests.fakes.engine import FakeEngine
+
+
+@pytest.fixture
+def fake() -> Iterator[FakeEngine]:
+    with FakeEngine() as engine:
+        yield engine
+
+
+@pytest.fixture
+def served(fake: FakeEngine, base: Version) -> Version:
+    """The base, on an engine that is up."""
+    EngineFactory.create(
+        base_url=fake.url, base_model=base.policy.base_model, state=EngineState.UP, last_seen_at=timezone.now()
+    )
+    return base
+
+
+@pytest.fixture
+def address(step: Step) -> str:
+    return f"/p/shop/playground/{step.id}"
+
+
+def test_a_step_is_played_and_the_better_answer_kept(
+    reviewer_browser: Client, address: str, served: Version, step: Step, fake: FakeEngine
+) -> None:
+    assert "Replay step 0" in reviewer_browser.get(address).content.decode()
+    form = {"version": served.pk, "temperature": "0,5", "max_tokens": "64"}
+    html = reviewer_browser.post(address, form).content.decode()
+    kept = search(r'name="message" value="([^"]+)"', html)
+    assert kept is not None
+    answer = {"version": served.pk, "message": unescape(kept[1]), "better": "played"}
+    done = reviewer_browser.post(f"{address}/keep", answer, follow=True).content.decode()
+    assert "Kept: version 0 is better" in done
+    row = Preference.objects.standing().get()
+    assert (row.chosen_version, row.rejected_step, row.kind) == (served, step, "comparison")
+    reviewer_browser.post(f"{address}/keep", {**answer, "better": "original"})
+    assert Preference.objects.standing().get().chosen_step == step  # a change of mind
+
+
+@pytest.mark.parametrize(
+    ("form", "words"),
+    [
+        ({}, "choose 1 to 4 versions"),
+        ({"version": "nonsense"}, "choose 1 to 4 versions"),
+        ({"version": "base", "temperature": "9", "max_tokens": "5"}, "temperature lies from 0 to 2"),
+        ({"version": "base", "temperature": "x", "max_tokens": "5"}, "are numbers"),
+    ],
+)
+def test_what_makes_no_sense_is_told(
+    reviewer_browser: Client, address: str, served: Version, form: dict[str, str], words: str
+) -> None:
+    given = {**form, "version": served.pk} if form.get("version") == "base" else form
+    answer = reviewer_browser.post(address, given)
+    assert (answer.status_code, words in answer.content.decode().lower()) == (400, True)
+    bad = reviewer_browser.post(f"{address}/keep", {"version": served.pk, "message": "{"})
+    assert bad.status_code == 400
+
+
+def test_an_engine_that_is_away_is_told(
+    reviewer_browser: Client, address: str, served: Version, fake: FakeEngine, trajectory: Trajectory
+) -> None:
+    Engine.objects.update(base_url="http://127.0.0.1:9")
+    form = {"version": served.pk, "temperature": "1", "max_tokens": "5"}
+    assert 'role="alert"' in reviewer_browser.post(address, form).content.decode()
+    Engine.objects.all().delete()
+    assert "No engine that is up holds a version" in reviewer_browser.get(address).content.decode()
+
+
+def test_who_may_play(
+    viewer_browser: Client, stranger_browser: Client, reviewer_browser: Client, anonymous_browser: Client, address: str
+) -> None:
+    assert viewer_browser.get(address).status_code == 403
+    assert stranger_browser.get(address).status_code == 404
+    assert anonymous_browser.get(address)["Location"].startswith("/login")
+    assert viewer_browser.post(f"{address}/keep").status_code == 403
+    assert reviewer_browser.get(f"{address}/keep").status_code == 405
+    assert reviewer_browser.get(f"/p/shop/playground/{new_id('step')}").status_code == 404
