@@ -9,6 +9,7 @@ from several blocks is joined by their log-sum-exps, and backwards each block ne
 Axes: H heads, T nodes, D dimensions of a head.
 """
 
+from itertools import pairwise
 from typing import Any, TypeAlias
 
 import torch
@@ -88,7 +89,8 @@ def _cast(*tensors: Tensor) -> tuple[Tensor, ...]:
 class BlockAttention(torch.autograd.Function):  # type: ignore[misc]  # torch is Any to the type checker
     """Attention over the blocks of a trie's segments, on a CPU; all tensors (1, H, T, D).
 
-    Every node is a query of its segment's own block; the blocks with followers add to that, in single precision.
+    Every node is a query of its segment's own block, and of the shared block of each segment above; a segment's nodes
+    are keys in these two at most.
     """
 
     @staticmethod
@@ -104,7 +106,8 @@ class BlockAttention(torch.autograd.Function):  # type: ignore[misc]  # torch is
         for queries, keys in shared:
             part, part_logsumexp = _flash(query[queries], key[keys], value[keys], scale=scaling)
             share = torch.sigmoid(part_logsumexp - logsumexp[queries])
-            output[queries].lerp_(part.to(output.dtype), share[..., None])
+            exact = logsumexp.dtype
+            output[queries] = output[queries].to(exact).lerp(part.to(exact), share[..., None])
             logsumexp[queries] = torch.logaddexp(logsumexp[queries], part_logsumexp)
         output = output.to(query.dtype)
         ctx.save_for_backward(query, key, value, output, logsumexp)
@@ -131,7 +134,8 @@ class BlockAttention(torch.autograd.Function):  # type: ignore[misc]  # torch is
             return parts
 
         shared = _list_shared_blocks(ctx.segments)
-        grads = [torch.empty_like(tensor, dtype=_sum_type(query, shared)) for tensor in (query, key, value)]
+        types = (_sum_type(query, shared), key.dtype, value.dtype)
+        grads = [torch.empty_like(query, dtype=each) for each in types]  # of query, key, value
         for own in _list_own_blocks(ctx.segments):
             for grad, part in zip(grads, differentiate(own, own, is_causal=True), strict=True):
                 grad[own] = part
@@ -161,8 +165,10 @@ def _block(start: int, stop: int) -> Block:
 
 
 def _sum_type(tensor: Tensor, shared: list[tuple[Block, Block]]) -> Any:
-    """Return the type to add blocks up in: the tensor's own where there is nothing to add."""
-    return torch.promote_types(tensor.dtype, torch.float32) if shared else tensor.dtype
+    """Return the type to add up queries' blocks in: single precision at least where some have three or more."""
+    spans = [queries[-1] for queries, _ in shared]
+    is_nested = any(inner.start < outer.stop for outer, inner in pairwise(spans))
+    return torch.promote_types(tensor.dtype, torch.float32) if is_nested else tensor.dtype
 
 
 AttentionInterface.register(NAME, attend)

@@ -11,7 +11,9 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-MIN_SHARED_TOKENS = 16  # a shorter common beginning is cheaper computed twice (decision 20)
+# A common beginning below these, in tokens or against what goes on from it, is cheaper computed twice (decision 20).
+MIN_SHARED_TOKENS = 16
+MIN_SHARED_PART = 1 / 16
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,10 +43,11 @@ class Segment:
 
 
 def count_shared(one: Sequence[int], other: Sequence[int]) -> int:
-    """Return with how many nodes both begin: as many tokens as they have in common, 0 where that is not worth it."""
+    """Return with how many nodes both begin: the tokens that `other` has in common with `one`, 0 if not worth it."""
     n_least = min(len(one), len(other))
     n_common = next((at for at in range(n_least) if one[at] != other[at]), n_least)
-    return n_common if n_common >= MIN_SHARED_TOKENS else 0
+    least = max(MIN_SHARED_TOKENS, MIN_SHARED_PART * (len(other) - n_common))
+    return n_common if n_common >= least else 0
 
 
 def pack(sequences: Sequence[Sequence[int]]) -> tuple[Trie, list[list[int]]]:

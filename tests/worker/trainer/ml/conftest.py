@@ -1,5 +1,6 @@
 """A tiny random model on disk, and policies on it."""
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,7 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from tests.worker.trainer.samples import VOCABULARY, make_job
+from worker.trainer import tries
 from worker.trainer.model import Policy, load_policy
 
 torch.set_num_threads(1)  # over tensors this small, threads wait for each other longer than they compute
@@ -29,6 +31,14 @@ def model_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("model")
     LlamaForCausalLM(config).save_pretrained(folder)
     return folder
+
+
+@pytest.fixture(scope="module")
+def share_everything() -> Iterator[None]:
+    """Tries branch after a single shared token."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tries, "MIN_SHARED_TOKENS", 1)
+        yield
 
 
 @pytest.fixture

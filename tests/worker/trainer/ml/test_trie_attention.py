@@ -12,20 +12,13 @@ from torch.nn.attention import flex_attention
 from torch.nn.functional import scaled_dot_product_attention
 
 from tests.worker.trainer.ml.tries import Sequences, dense_mask, draw_sequences
-from worker.trainer import tries
 from worker.trainer.errors import TrainerError
 from worker.trainer.trie_attention import attend, build_block_mask, lay_out
 from worker.trainer.tries import Trie, pack
 
 N_HEADS, N_KEY_HEADS, WIDTH = 4, 2, 8
 SCALING = 0.3
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _share_everything() -> object:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(tries, "MIN_SHARED_TOKENS", 1)
-        yield
+pytestmark = pytest.mark.usefixtures("share_everything")
 
 
 def draw_inputs(trie: Trie, *, dtype: torch.dtype) -> list[Tensor]:

@@ -1,6 +1,6 @@
 """A trie gives, in log-probs and gradients, what transformers gives for each sequence alone."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,20 +15,14 @@ from transformers.integrations import flex_attention as flex
 from apps.core.contracts.training import TrainSample
 from tests.worker.trainer.ml.conftest import stir
 from tests.worker.trainer.samples import make_job, make_sample, make_samples
-from worker.trainer import model, tries
+from worker.trainer import model
 from worker.trainer.micro_batches import build_micro_batch, plan_micro_batches
 from worker.trainer.model import Policy, load_policy
 from worker.trainer.trie_attention import NAME, build_block_mask
 
 Samples = Sequence[TrainSample]
 Outcome = tuple[dict[str, Tensor], dict[str, Tensor]]  # log-probs by sample, gradients by parameter
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _share_everything() -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(tries, "MIN_SHARED_TOKENS", 1)
-        yield
+pytestmark = pytest.mark.usefixtures("share_everything")
 
 
 def load_with_adapter(model_dir: Path) -> Policy:

@@ -8,12 +8,7 @@ from tests.worker.trainer.ml.tries import Sequences, dense_mask, draw_sequences
 from worker.trainer import tries
 from worker.trainer.tries import Segment, Trie, count_shared, find_segments, pack
 
-
-@pytest.fixture(autouse=True, scope="module")
-def _share_everything() -> object:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(tries, "MIN_SHARED_TOKENS", 1)
-        yield
+pytestmark = pytest.mark.usefixtures("share_everything")
 
 
 @given(draw_sequences())
@@ -63,6 +58,8 @@ def test_a_short_common_beginning_is_computed_twice(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(tries, "MIN_SHARED_TOKENS", 3)
     assert count_shared((1, 2, 3, 4), (1, 2, 3, 5)) == 3
     assert count_shared((1, 2, 4), (1, 2, 5)) == 0
+    assert count_shared((1, 2, 3), (1, 2, 3, *range(48))) == 3
+    assert count_shared((1, 2, 3), (1, 2, 3, *range(49))) == 0  # less than a sixteenth of what goes on from it
     trie, paths = pack([(1, 2, 4), (1, 2, 5)])
     assert trie.token_ids.tolist() == [1, 2, 4, 1, 2, 5]
     assert paths == [[0, 1, 2], [3, 4, 5]]

@@ -1,14 +1,9 @@
 """Random tries for Hypothesis, and what they are checked against."""
 
-from collections.abc import Callable
-from typing import Any
-
-import pytest
 import torch
 from hypothesis import strategies as st
 from torch import Tensor
 
-from worker.trainer import tries
 from worker.trainer.tries import Trie
 
 Sequences = list[tuple[int, ...]]
@@ -18,17 +13,6 @@ def draw_sequences(*, n_most: int = 8, longest: int = 12) -> st.SearchStrategy[S
     """Sequences over so few tokens that they share a lot, one is often the beginning of another, and some are equal."""
     tokens = st.integers(1, 3)
     return st.lists(st.lists(tokens, min_size=1, max_size=longest).map(tuple), min_size=1, max_size=n_most)
-
-
-def share_everything(test: Callable[..., None]) -> Callable[..., None]:
-    """Let a test branch tries after a single shared token."""
-
-    def wrapped(*arguments: Any, **named: Any) -> None:
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(tries, "MIN_SHARED_TOKENS", 1)
-            test(*arguments, **named)
-
-    return wrapped
 
 
 def dense_mask(trie: Trie) -> Tensor:
