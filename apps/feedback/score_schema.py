@@ -6,7 +6,6 @@ field, so that a better mapping in a later version of the schema is worth someth
 docs/rewards.md explains it.
 """
 
-import math
 from collections.abc import Mapping
 from enum import StrEnum
 from typing import Annotated, Any, Self
@@ -130,9 +129,8 @@ class FieldSpec(_Strict):
         raise self._wants("true or false")
 
     def _read_number(self, value: Any) -> float:
-        is_number = type(value) in {int, float} and math.isfinite(value)
         low, high = self.low or 0, self.high or 0
-        if not is_number or not low <= value <= high:
+        if type(value) not in {int, float} or not low <= value <= high:  # NaN is not between them
             raise self._wants(f"a number from {low:g} to {high:g}")
         if self.kind == FieldKind.SCALE and value != int(value):
             raise self._wants(f"a whole number from {low:g} to {high:g}")

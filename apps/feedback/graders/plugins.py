@@ -17,6 +17,7 @@ from apps.feedback.graders.subjects import Subject
 
 GROUP = "claw_platform.graders"
 MAX_TEXT = 2000
+MAX_VALUE = 1e9
 
 
 class PluginSettings(Targeted):
@@ -51,6 +52,6 @@ def grade_by_plugin(settings: PluginSettings, subject: Subject) -> Outcome:
     value, text = said if isinstance(said, tuple) and len(said) == 2 else (said, "")
     if value is None:
         return NoGrade(why=f"{settings.plugin} says nothing of it")
-    if not isinstance(value, (int, float)):
-        return Failure(why=f"{settings.plugin} returned a {type(value).__name__}, not a number", is_final=True)
+    if not isinstance(value, (int, float)) or not abs(value) <= MAX_VALUE:
+        return Failure(why=f"{settings.plugin} returned {repr(value)[:100]}, which is no value", is_final=True)
     return Grade(value=value, text=str(text)[:MAX_TEXT])

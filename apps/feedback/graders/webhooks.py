@@ -20,6 +20,7 @@ from apps.feedback.graders.subjects import Subject
 
 MAX_ANSWER = 64 * 1024
 MAX_TEXT = 2000
+MAX_VALUE = 1e9
 GONE_WRONG = 500
 TOO_MANY = 429
 
@@ -69,7 +70,8 @@ def read_answer(content: bytes) -> Outcome:
     value, text, hint = said["value"], said.get("text", ""), said.get("hint", "")
     if value is None:
         return NoGrade(why="the webhook says nothing of it", n_calls=1)
-    if not isinstance(value, (int, float)) or not isinstance(text, str) or not isinstance(hint, str):
+    is_number = isinstance(value, (int, float)) and abs(value) <= MAX_VALUE
+    if not is_number or not isinstance(text, str) or not isinstance(hint, str):
         return _nonsense(content)
     return Grade(value=value, text=_clean(text), hint=_clean(hint), n_calls=1)
 

@@ -204,6 +204,8 @@ class TestByStep:
             ({"value": 1, "end_user": "x" * 101}, "end_user"),
             ({"value": 1, "step": "x"}, "step"),
             ({"value": [1]}, "value"),
+            ({"value": 10**400}, "value"),
+            ({"value": {"place": 1, "of": 2}}, "value"),
         ],
     )
     def test_it_refuses_a_bad_body(

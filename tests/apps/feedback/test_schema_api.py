@@ -37,6 +37,7 @@ def test_a_new_version_is_in_force_at_once(manage_client: APIClient) -> None:
         ({}, "definition"),
         ({"definition": {"fields": [{**STARS, "high": 0}]}}, "fields.0"),
         ({"definition": {"trust": [{"oracle": 1}]}}, "trust"),
+        ({"definition": {"fields": [{**STARS, "high": 10**400}]}}, "fields.0.high"),
         ({"definition": {}, "note": "x" * 401}, "note"),
         ({"definition": {}, "note": "\x00"}, "note"),
         ({"definition": {}, "colour": "red"}, "colour"),

@@ -9,6 +9,7 @@ from apps.feedback.graders.kinds import KINDS
 from apps.feedback.graders.models import Backfill, DryRun, Grader, GraderVersion
 from apps.feedback.graders.services import MAX_DRY_RUN, MAX_QUERY
 from apps.feedback.score_schema import REWARD_FIELD
+from apps.trajectories.api.token_fields import FiniteFloatField
 
 
 class GraderKindSerializer(serializers.Serializer[Any]):
@@ -87,7 +88,7 @@ class VersionBodySerializer(StrictSerializer):
         max_length=MAX_QUERY,
         help_text="in the search language: which trajectories it grades",
     )
-    sample = serializers.FloatField(
+    sample = FiniteFloatField(
         required=False, default=1.0, help_text="the part of them that it grades: above 0, at most 1"
     )
 

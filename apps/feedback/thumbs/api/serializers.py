@@ -8,12 +8,13 @@ from apps.core.serializers import StrictSerializer
 from apps.feedback.services import MAX_END_USER
 from apps.feedback.thumbs.models import DEFAULT_PER_MINUTE, ThumbToken
 from apps.feedback.thumbs.services import MAX_ORIGINS, MAX_PER_MINUTE
+from apps.trajectories.api.token_fields import FiniteFloatField
 
 MAX_TEXT = 2000  # of somebody on the internet
 
 
 class ThumbBodySerializer(StrictSerializer):
-    value = serializers.FloatField(
+    value = FiniteFloatField(
         allow_null=True, min_value=-1, max_value=1, help_text="1: good, -1: bad; null takes the thumb back"
     )
     text = serializers.CharField(required=False, allow_blank=True, default="", max_length=MAX_TEXT)

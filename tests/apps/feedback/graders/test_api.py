@@ -92,6 +92,8 @@ def test_a_webhooks_secret_is_shown_once(manage_client: APIClient, webhook: Fake
         ({"field": "clarity"}, "field"),
         ({"query": "reward:good"}, "q"),
         ({"sample": 2}, "sample"),
+        ({"sample": 10**400}, "sample"),
+        ({"settings": {"pattern": "x", "passed": 10**400}}, "settings.passed"),
         ({"colour": "red"}, "colour"),
     ],
 )

@@ -45,7 +45,17 @@ def test_it_sends_the_subject_signed(webhook: FakeWebhook) -> None:
 
 @pytest.mark.parametrize(
     "content",
-    [b"", b"fine", b"[]", b'{"score": 1}', b'{"value": "1"}', b'{"value": 1, "text": 3}', b"[" * 50_000, b"\xff"],
+    [
+        b"",
+        b"fine",
+        b"[]",
+        b'{"score": 1}',
+        b'{"value": "1"}',
+        b'{"value": 1, "text": 3}',
+        b'{"value": 1%s}' % (b"0" * 400),
+        b"[" * 50_000,
+        b"\xff",
+    ],
 )
 def test_nonsense_is_a_failure_in_words(content: bytes) -> None:
     outcome = read_answer(content)

@@ -108,6 +108,7 @@ def test_it_judges_its_own_agents_answers_alone(page: APIClient, project: Projec
         {},
         {"value": 2},
         {"value": "good"},
+        {"value": 10**400},
         {"value": 1, "text": "x" * 2001},
         {"value": 1, "text": "\x00"},
         {"value": 1, "end_user": "x" * 101},
