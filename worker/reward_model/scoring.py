@@ -44,11 +44,11 @@ class RewardModel:
             ids = self.tokenizer(text)["input_ids"]
         return list(ids[-self.max_tokens :])
 
-    @torch.inference_mode()
     def score(self, ids: list[int]) -> float:
         """Return the number for one conversation."""
         batch = torch.tensor([ids], device=self.device)  # (1, T)
-        logits = self.model(input_ids=batch, attention_mask=torch.ones_like(batch)).logits[0].float()  # (L,)
+        with torch.inference_mode():
+            logits = self.model(input_ids=batch, attention_mask=torch.ones_like(batch)).logits[0].float()  # (L,)
         if logits.numel() == 1:
             return float(logits[0])
         return float(logits[-1] - torch.logsumexp(logits[:-1], dim=0))

@@ -8,7 +8,7 @@ from transformers import PreTrainedTokenizerBase
 
 Message = dict[str, Any]
 
-WEATHER = {
+WEATHER: dict[str, Any] = {
     "type": "function",
     "function": {"name": "get_weather", "parameters": {"type": "object", "properties": {"city": {"type": "string"}}}},
 }
