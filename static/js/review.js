@@ -187,6 +187,8 @@ function accept(review, waiting, said) {
   say(`Saved ${new Date().toLocaleTimeString([], { hour: "2-digit", minute: "2-digit" })}`);
   showTally(said);
   showUnsaved();
+  // It was sent again after the network came back, and nothing had come ahead: go on now.
+  if (desk().dataset.review === review && !form()?.hasAttribute("inert")) advance();
 }
 
 async function sendAgain() {
@@ -197,8 +199,6 @@ async function sendAgain() {
   }
   await sending;
   showUnsaved();
-  if (desk().dataset.review in readOutbox() || !form()) return;
-  if (form().hasAttribute("inert")) await advance();
 }
 
 // What is not saved: it waits for the network, or was refused for a reason.

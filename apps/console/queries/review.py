@@ -15,7 +15,7 @@ from apps.console.review_form import Box, read_boxes, read_sides
 from apps.core.errors import NotFound
 from apps.feedback.queues import services
 from apps.feedback.queues.models import ItemState, QueueItem, QueueState, Review, ReviewQueue, ReviewState
-from apps.feedback.queues.results import Counts, count_items, count_left_for
+from apps.feedback.queues.results import Counts, count_left_for, count_many, count_many_left
 from apps.trajectories.models import Trajectory
 
 
@@ -74,11 +74,11 @@ def find_item(queue: ReviewQueue, caller: Caller, item_id: str) -> QueueItem:
 
 def list_rows(queues: Sequence[ReviewQueue], *, user: User) -> list[QueueRow]:
     """Return the rows of the list."""
-    return [QueueRow(queue=queue, counts=count_items(queue), left=_left(queue, user)) for queue in queues]
-
-
-def _left(queue: ReviewQueue, user: User) -> int:
-    return count_left_for(queue, user) if queue.state == QueueState.OPEN else 0
+    counts, left = count_many(queues), count_many_left(queues, user)
+    return [
+        QueueRow(queue=queue, counts=counts[queue.pk], left=left[queue.pk] if queue.state == QueueState.OPEN else 0)
+        for queue in queues
+    ]
 
 
 def read_tally(queue: ReviewQueue, *, user: User) -> Tally:
