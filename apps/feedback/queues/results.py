@@ -85,7 +85,10 @@ def count_many(queues: Sequence[ReviewQueue]) -> dict[str, Counts]:
     wanted = Case(When(state=ItemState.DECIDED, then=F("n_done")), default=F("n_wanted"))
     items = QueueItem.objects.filter(queue__in=queues).present().order_by().values("queue_id")
     rows = items.annotate(**states, reviews_done=Sum("n_done", default=0), reviews_wanted=Sum(wanted, default=0))
-    found = {row.pop("queue_id"): Counts(**row) for row in map(dict, rows)}
+    found: dict[str, Counts] = {}
+    for row in rows:
+        numbers: dict[str, Any] = dict(row)
+        found[numbers.pop("queue_id")] = Counts(**numbers)
     nothing = Counts(open=0, done=0, disputed=0, decided=0, reviews_done=0, reviews_wanted=0)
     return {queue.pk: found.get(queue.pk, nothing) for queue in queues}
 
