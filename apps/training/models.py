@@ -200,3 +200,16 @@ class RunEvent(models.Model):
 
     def __str__(self) -> str:
         return f"{self.kind}: {self.message}"
+
+
+class TrainHost(models.Model):
+    """What the host of a train worker last said it has; by it a run is judged before it is launched."""
+
+    name = models.CharField(primary_key=True, max_length=200)
+    device = models.CharField(max_length=10)  # "cpu" or "cuda"
+    device_memory = models.BigIntegerField(null=True)  # bytes of the smallest GPU
+    memory = models.BigIntegerField()  # bytes of the host
+    reported_at = models.DateTimeField()
+
+    def __str__(self) -> str:
+        return self.name

@@ -24,6 +24,7 @@ from apps.training.leases import view_pool, whole_groups
 from apps.training.models import ACTIVE_STATES, Run, RunState
 from apps.training.pool import READY, Pool, describe_counts
 from apps.training.recipes import POLICY_GRADIENT, UNPAIRED, RecipeConfig, read_recipe
+from apps.training.room import check_fits
 from apps.training.selection import Selection, read_selection
 from apps.training.tuning import check_tuning
 from apps.trajectories.models import Trajectory
@@ -57,6 +58,7 @@ def launch_run(
         return known
     policy, live = _find_live(project)
     check_tuning(config, live=live)
+    check_fits(project, config)
     _refuse_second_run(project)
     check_worth(view_pool(version=live, selection=chosen, recipe=config), config)
     run = Run.objects.create(

@@ -13,6 +13,7 @@ from apps.training.jobs import build_job
 from apps.training.models import Attempt, RunState
 from apps.training.recipes import read_recipe
 from worker.engine.launch import detect_device
+from worker.tasks.hardware import report_this_host
 from worker.tasks.run_folder import run_folder
 from worker.tasks.supervision import EventReader, Limits, Supervision
 from worker.tasks.trainer_process import TrainerProcess
@@ -27,6 +28,7 @@ def train_run(run_id: str) -> None:
     if attempt is None:
         return
     structlog.contextvars.bind_contextvars(run=run_id, attempt=attempt.number)
+    report_this_host()
     try:
         run_attempt(attempt)
     except AttemptLost as error:

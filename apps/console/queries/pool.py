@@ -7,6 +7,7 @@ from apps.accounts.models import Project
 from apps.core.errors import ServiceError
 from apps.training.pool import READY, REASONS, describe_open
 from apps.training.recipes import read_recipe
+from apps.training.room import Outlook, look_ahead
 from apps.training.selection import read_selection
 from apps.training.services import preview_readiness
 
@@ -31,3 +32,11 @@ def read_readiness(project: Project, *, recipe: dict[str, Any], selection: dict[
     others = tuple((words, counts[reason]) for reason, words in REASONS.items() if counts.get(reason))
     n_open = counts.get("open", 0)
     return Readiness(n_ready=counts.get(READY, 0), others=others, n_open=n_open, open_words=describe_open())
+
+
+def read_outlook(project: Project, *, recipe: dict[str, Any]) -> Outlook | None:
+    """Ask the training room what a run would take; None while the settings are wrong, which the form says."""
+    try:
+        return look_ahead(project, read_recipe(recipe))
+    except ServiceError:
+        return None

@@ -5,7 +5,7 @@ from django.http import HttpResponse
 from apps.accounts.models import Role
 from apps.console.page import Page, project_page
 from apps.console.queries import runs as queries
-from apps.console.queries.pool import read_readiness
+from apps.console.queries.pool import read_outlook, read_readiness
 from apps.console.queries.trajectories import agent_choices
 from apps.console.run_form import RunForm
 from apps.console.run_form_words import BASIC
@@ -58,6 +58,7 @@ def _render_form(page: Page, form: RunForm, *, status: int = 200) -> HttpRespons
         "console/new_run.html",
         form=form,
         readiness=read_readiness(page.project, recipe=form.recipe, selection=form.selection),
+        outlook=read_outlook(page.project, recipe=form.recipe),
         curl=curl("POST", "/api/v1/runs", body),
         status=status,
     )

@@ -53,6 +53,43 @@ class LaunchBodySerializer(StrictSerializer):
     idempotency_key = serializers.CharField(max_length=100, required=False, allow_blank=True, default="")
 
 
+class EstimateBodySerializer(StrictSerializer):
+    """The settings of a run that one thinks of."""
+
+    recipe = RecipeField(required=False, default=dict, help_text="what is left out gets its default")
+
+
+class EstimatePartsSerializer(serializers.Serializer[Any]):
+    """Bytes of one trainer process: `device` by part where it computes, `host` beside it; `disk` of the whole run."""
+
+    n_parameters = serializers.IntegerField()
+    n_trainable = serializers.IntegerField()
+    device = serializers.DictField(child=serializers.IntegerField())
+    device_total = serializers.IntegerField()
+    host = serializers.IntegerField()
+    disk = serializers.IntegerField()
+    seconds_per_step = serializers.FloatField(allow_null=True)
+
+
+class RoomSerializer(serializers.Serializer[Any]):
+    """Bytes that there are: of a GPU, of a host, on the disk of the runs; null where nobody has told."""
+
+    device = serializers.IntegerField(allow_null=True)
+    host = serializers.IntegerField(allow_null=True)
+    disk = serializers.IntegerField(allow_null=True)
+
+
+class OutlookSerializer(serializers.Serializer[Any]):
+    """`fits` is null where too little is known; `problem` says why it does not fit, or what is not known."""
+
+    estimate = EstimatePartsSerializer(allow_null=True)
+    room = RoomSerializer()
+    device = serializers.CharField()
+    fits = serializers.BooleanField(allow_null=True)
+    problem = serializers.CharField()
+    seconds = serializers.FloatField(allow_null=True)
+
+
 class MetricsQuerySerializer(StrictSerializer):
     since_step = serializers.IntegerField(required=False, default=0, min_value=0, max_value=BIGGEST)
 

@@ -6,6 +6,7 @@ from apps.training.api import views
 
 urlpatterns = [
     path("runs", views.RunsView.as_view(), name="api-runs"),
+    path("runs/estimate", views.EstimateView.as_view(), name="api-run-estimate"),
     path("runs/<str:run_id>", views.RunView.as_view(), name="api-run"),
     path("runs/<str:run_id>/cancel", views.CancelView.as_view(), name="api-run-cancel"),
     path("runs/<str:run_id>/resume", views.ResumeView.as_view(), name="api-run-resume"),

@@ -15,17 +15,21 @@ from apps.training.api.serializers import (
     BatchesQuerySerializer,
     BatchesSerializer,
     BatchSerializer,
+    EstimateBodySerializer,
     EventsQuerySerializer,
     EventsSerializer,
     LaunchBodySerializer,
     MetricSerializer,
     MetricsQuerySerializer,
     MetricsSerializer,
+    OutlookSerializer,
     RunEventSerializer,
     RunPageSerializer,
     RunSerializer,
 )
 from apps.training.models import Run
+from apps.training.recipes import read_recipe
+from apps.training.room import look_ahead
 
 
 def _find_run(request: Request, run_id: str) -> tuple[Run, Caller]:
@@ -52,6 +56,18 @@ class RunsView(APIView):
         body = read_fields(LaunchBodySerializer, request.data)
         run = services.launch_run(project=project, caller=caller, **body)
         return Response(RunSerializer(run).data, status=status.HTTP_201_CREATED)
+
+
+class EstimateView(APIView):
+    """What a run would take."""
+
+    @extend_schema(parameters=[ProjectQuerySerializer], request=EstimateBodySerializer, responses=OutlookSerializer)
+    def post(self, request: Request) -> Response:
+        """Return memory, disk and time by a recipe, whether it fits, and if not what to change. Launches nothing."""
+        query = read_fields(ProjectQuerySerializer, request.query_params)
+        project = find_project(caller_of(request), query["project"])
+        recipe = read_recipe(read_fields(EstimateBodySerializer, request.data)["recipe"])
+        return Response(OutlookSerializer(look_ahead(project, recipe)).data)
 
 
 class RunView(APIView):

@@ -197,6 +197,22 @@ def test_cancel_and_resume(manage_client: APIClient, run: Run) -> None:
     assert manage_client.post(f"{RUNS}/{run.id}/resume").status_code == 409
 
 
+def test_a_run_is_estimated_without_being_launched(
+    manage_client: APIClient, key_client: APIClient, anonymous_client: APIClient, policy: Policy
+) -> None:
+    path = f"{RUNS}/estimate"
+    body = manage_client.post(path, {"recipe": {"lora_rank": 8}}).json()
+    assert (body["estimate"], body["fits"]) == (None, None)
+    assert "folder is not on this host" in body["problem"]
+    assert body["room"]["disk"] > 0
+    assert key_client.post(path, {}).status_code == 200
+    assert manage_client.post(path, {"recipe": {"n_steps": 0}}).json()["field"] == "recipe.n_steps"
+    assert manage_client.post(path, {"recipes": {}}).status_code == 400
+    assert manage_client.get(path).status_code in {404, 405}
+    assert anonymous_client.post(path, {}).status_code == 401
+    assert not Run.objects.exists()
+
+
 def test_metrics_come_from_a_step_on(manage_client: APIClient, trained: Run) -> None:
     points = manage_client.get(f"{RUNS}/{trained.id}/metrics").json()["items"]
     assert [(point["step"], point["attempt"]) for point in points] == [(1, 1)]

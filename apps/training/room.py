@@ -1,0 +1,100 @@
+"""What a run will take, against what its hosts have said they have: for the form, for REST and before a launch."""
+
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+from django.conf import settings
+from django.utils import timezone
+
+from apps.accounts.models import Project
+from apps.core.errors import InvalidInput
+from apps.registry.models import Policy
+from apps.training.estimate import Estimate, Pace, Room, estimate_run, find_shortage
+from apps.training.model_shape import read_model_shape
+from apps.training.models import Metric, TrainHost
+from apps.training.recipes import RecipeConfig
+
+N_POINTS = 20  # of the last steps, by which the pace is measured
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outlook:
+    """What is known before a launch. `problem`: why it cannot fit, or why nothing can be said."""
+
+    estimate: Estimate | None
+    room: Room
+    device: str
+    n_steps: int
+    fits: bool | None
+    problem: str = ""
+
+    @property
+    def seconds(self) -> float | None:
+        """How long the whole run will take, data being there."""
+        per_step = self.estimate.seconds_per_step if self.estimate else None
+        return per_step * self.n_steps if per_step is not None else None
+
+
+def report_host(name: str, *, device: str, device_memory: int | None, memory: int) -> None:
+    """Keep what a train worker's host says of itself; bytes, of one GPU and of the host."""
+    facts = {"device": device, "device_memory": device_memory, "memory": memory, "reported_at": timezone.now()}
+    TrainHost.objects.update_or_create(name=name, defaults=facts)
+
+
+def look_ahead(project: Project, recipe: RecipeConfig) -> Outlook:
+    """Return what the run would take and whether it fits, by the last report of a train worker."""
+    policy = Policy.objects.filter(project=project).first()
+    host = TrainHost.objects.order_by("-reported_at").first()
+    room = Room(device=host.device_memory if host else None, host=host.memory if host else None, disk=_read_free_disk())
+    device = host.device if host else "cpu"
+    shape = read_model_shape(Path(policy.base_model_dir)) if policy else None
+    if shape is None:
+        words = "the base model's folder is not on this host, or says too little, so nothing can be estimated"
+        return Outlook(estimate=None, room=room, device=device, n_steps=recipe.n_steps, fits=None, problem=words)
+    estimate = estimate_run(shape, recipe, device=device, pace=_read_pace(project))
+    shortage = find_shortage(estimate, room, recipe)
+    fits = False if shortage else (True if host else None)
+    problem = shortage or ("" if host else "no train worker has said yet what its host has")
+    return Outlook(estimate=estimate, room=room, device=device, n_steps=recipe.n_steps, fits=fits, problem=problem)
+
+
+def check_fits(project: Project, recipe: RecipeConfig) -> None:
+    """Raise InvalidInput, with what to change, when the run cannot fit; what is not known stops nobody."""
+    host = TrainHost.objects.order_by("-reported_at").first()
+    if host is not None and host.device == "cpu":
+        _refuse_what_needs_a_gpu(recipe)
+    outlook = look_ahead(project, recipe)
+    if outlook.fits is False:
+        raise InvalidInput(outlook.problem, field="recipe.max_tokens_per_microbatch")
+
+
+def _refuse_what_needs_a_gpu(recipe: RecipeConfig) -> None:
+    if recipe.tuning == "qlora":
+        raise InvalidInput("recipe.tuning: qlora needs an NVIDIA GPU; choose lora", field="recipe.tuning")
+    if recipe.offload != "none":
+        raise InvalidInput(
+            "recipe.offload: without a GPU all is in the host's memory already; choose none", field="recipe.offload"
+        )
+
+
+def _read_free_disk() -> int | None:
+    """Return the bytes that are free where runs are kept."""
+    try:
+        return shutil.disk_usage(settings.CLAW.data_dir).free
+    except OSError:
+        return None
+
+
+def _read_pace(project: Project) -> Pace | None:
+    """Return how fast the project's last steps were, and how long their trajectories."""
+    points = Metric.objects.filter(run__project=project).order_by("-at")[:N_POINTS]
+    rows = [
+        row for row in points.values_list("values", flat=True) if row.get("tokens_per_s") and row.get("trajectories")
+    ]
+    if not rows:
+        return None
+    return Pace(
+        tokens_per_s=sum(row["tokens_per_s"] for row in rows) / len(rows),
+        tokens_per_trajectory=sum(row["tokens"] for row in rows) / sum(row["trajectories"] for row in rows),
+    )
