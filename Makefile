@@ -5,7 +5,7 @@ WEB := .venv/bin/python
 export DJANGO_SETTINGS_MODULE := clawplatform.settings
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run demo stop test check fmt bench-gateway bench-recorder bench-pool bench-console bench-trainer doctor clean
+.PHONY: help setup run demo stop test check fmt bench-gateway bench-recorder bench-pool bench-console bench-trainer bench-learning doctor clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-13s %s\n", $$1, $$2}'
@@ -74,6 +74,10 @@ bench-pool:  ## measure what conversations take in the pool, and how fast they c
 bench-trainer:  ## measure an optimizer step beside plain torch, DeepSpeed with padding and TRL
 	@$(PYTHON) setup/bootstrap.py ml
 	@exec .venv-ml/bin/python -m bench.trainer $(ARGS)
+
+bench-learning:  ## measure what each recipe learns on a small real task, over seeds, staleness and group sizes
+	@$(PYTHON) setup/bootstrap.py ml
+	@exec .venv-ml/bin/python -m bench.learning $(ARGS)
 
 doctor:  ## say what is wrong on this machine and what to do about it
 	@$(PYTHON) setup/bootstrap.py web

@@ -1,10 +1,9 @@
 """From a run's rows to what the trainer process is told. Knows no file and no process."""
 
-from dataclasses import fields
-
-from apps.core.contracts.training import CriticSettings, LoraSettings, LossSettings, OptimizerSettings, TrainJob
+from apps.core.contracts.training import LoraSettings, OptimizerSettings, TrainJob
 from apps.training.models import Run
-from apps.training.recipes import CRITIC, RecipeConfig, read_recipe
+from apps.training.objectives import build_critic, build_loss
+from apps.training.recipes import RecipeConfig, read_recipe
 
 
 def build_job(run: Run, *, device: str, engine_dtype: str) -> TrainJob:
@@ -28,7 +27,7 @@ def build_job(run: Run, *, device: str, engine_dtype: str) -> TrainJob:
         seed=recipe.seed,
         device=device,
         algorithm=recipe.algorithm,
-        critic=_build_critic(recipe),
+        critic=build_critic(recipe),
         precision="fp32" if engine_dtype == "float32" else "bf16",
         tuning=recipe.tuning,
         offload=recipe.offload,
@@ -38,20 +37,7 @@ def build_job(run: Run, *, device: str, engine_dtype: str) -> TrainJob:
     )
 
 
-def _build_critic(recipe: RecipeConfig) -> CriticSettings | None:
-    if recipe.estimator != CRITIC:
-        return None
-    return CriticSettings(**{field.name: recipe.own(field.name) for field in fields(CriticSettings)})
-
-
 def _build_lora(recipe: RecipeConfig) -> LoraSettings | None:
     if recipe.lora_rank is None or recipe.lora_alpha is None:
         return None
     return LoraSettings(rank=recipe.lora_rank, alpha=recipe.lora_alpha)
-
-
-def build_loss(recipe: RecipeConfig) -> LossSettings:
-    """Return the recipe's loss; what its choices do not use stays as the contract has it."""
-    shared = {field.name for field in fields(LossSettings)} & RecipeConfig.model_fields.keys()
-    chosen = {name: getattr(recipe, name) for name in shared}
-    return LossSettings(kind=str(recipe.loss), **{name: value for name, value in chosen.items() if value is not None})

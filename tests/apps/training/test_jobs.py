@@ -5,7 +5,7 @@ from dataclasses import asdict
 import pytest
 
 from apps.core.contracts.training import LossSettings
-from apps.training.jobs import build_loss
+from apps.training.objectives import build_loss
 from apps.training.recipes import read_recipe
 
 

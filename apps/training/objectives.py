@@ -1,0 +1,20 @@
+"""From a recipe to what the trainer makes small. Pure: no database."""
+
+from dataclasses import fields
+
+from apps.core.contracts.training import CriticSettings, LossSettings
+from apps.training.recipes import CRITIC, RecipeConfig
+
+
+def build_loss(recipe: RecipeConfig) -> LossSettings:
+    """Return the recipe's loss; what its choices do not use stays as the contract has it."""
+    shared = {field.name for field in fields(LossSettings)} & RecipeConfig.model_fields.keys()
+    chosen = {name: getattr(recipe, name) for name in shared}
+    return LossSettings(kind=str(recipe.loss), **{name: value for name, value in chosen.items() if value is not None})
+
+
+def build_critic(recipe: RecipeConfig) -> CriticSettings | None:
+    """Return how the recipe's critic judges; None where it has none."""
+    if recipe.estimator != CRITIC:
+        return None
+    return CriticSettings(**{field.name: recipe.own(field.name) for field in fields(CriticSettings)})

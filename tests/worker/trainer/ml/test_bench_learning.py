@@ -1,0 +1,43 @@
+"""The bench of what recipes learn: its task is scored right, and every recipe gets what it learns from."""
+
+import random
+
+import pytest
+
+from apps.training.estimators import BaselineState
+from apps.training.recipes import read_recipe
+from bench.learning import ALONE, RECIPES, STALE, build_batch, is_grouped
+from bench.learning_task import END, Puzzle, Try, draw_puzzles
+
+
+def tries_of(group: int) -> list[Try]:
+    """Every other one right."""
+    puzzles = draw_puzzles(8 // group, chance=random.Random(0)) * group
+    wrong = (0, END)
+    answers = [puzzle.answer_ids if place % 3 else wrong for place, puzzle in enumerate(puzzles)]
+    return [
+        Try(puzzle=puzzle, answer_ids=answer, logprobs=(-1.0,) * len(answer), reward=puzzle.reward(answer))
+        for puzzle, answer in zip(puzzles, answers, strict=True)
+    ]
+
+
+def test_an_answer_is_worth_what_is_right_in_it() -> None:
+    puzzle = Puzzle(digits=(3, 1, 2, 2))
+    assert puzzle.answer_ids == (1, 2, 2, 3, END)
+    assert puzzle.reward(puzzle.answer_ids) == 1.0
+    assert puzzle.reward((1, 2, 2, 2, END)) == pytest.approx(0.4)
+    assert puzzle.reward(()) == 0.0
+
+
+@pytest.mark.parametrize("name", [*RECIPES])
+def test_every_recipe_has_something_to_learn_from(name: str) -> None:
+    recipe = read_recipe(dict(RECIPES[name]))
+    tries = tries_of(4 if is_grouped(RECIPES[name]) else 1)
+    batch, _ = build_batch(1, tries, recipe=recipe, state=BaselineState())
+    assert bool(batch.samples) != bool(batch.judged)
+    assert bool(batch.judged) == recipe.learns_from_labels
+
+
+@pytest.mark.parametrize("settings", [*STALE.values(), *ALONE.values()])
+def test_the_sweeps_are_of_recipes_that_there_are(settings: dict[str, str]) -> None:
+    assert read_recipe(dict(settings)).algorithm == "policy_gradient"
