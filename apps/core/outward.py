@@ -9,7 +9,9 @@ import hashlib
 import hmac
 import ipaddress
 import socket
-from collections.abc import Mapping
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from urllib.parse import SplitResult, urlsplit
 
@@ -24,6 +26,7 @@ CONNECT_S = 5.0
 MAX_URL = 1000
 MARK_HEADER = "X-Claw-Platform"  # says which platform calls: one that hears itself stops there
 HTTPS_PORT, HTTP_PORT = 443, 80
+_open = threading.local()  # of the call that this thread makes: its sockets, and whether its time is over
 
 
 class OutwardNonsense(ServiceError):
@@ -62,26 +65,29 @@ def check_url(url: str, *, field: str = "url") -> str:
 
 
 def post_outward(url: str, body: bytes, *, headers: Mapping[str, str], read_s: float, max_bytes: int) -> Answer:
-    """Send `body` and return the answer. Raises Unavailable when none comes, Forbidden for an address that may not be
-    called, OutwardNonsense for redirects and for answers that are too long.
+    """Send `body` and return the answer. Raises Unavailable when none has come whole in `read_s`, Forbidden for an
+    address that may not be called, OutwardNonsense for redirects and for answers that are too long.
     """
     check_url(url)
     parts = urlsplit(url)
     pool = urllib3.PoolManager(num_pools=1, retries=False)
     pool.pool_classes_by_scheme = {"http": _GuardedPool, "https": _GuardedSecurePool}
-    timeout = urllib3.Timeout(connect=CONNECT_S, read=read_s, total=read_s + CONNECT_S)
+    timeout = urllib3.Timeout(connect=min(CONNECT_S, read_s), read=read_s)
     sent = {**headers, MARK_HEADER: own_mark()}
-    try:
-        answer = pool.request(
-            "POST", url, body=body, headers=sent, timeout=timeout, redirect=False, preload_content=False
-        )
-        content = answer.read(max_bytes + 1)
-    except urllib3.exceptions.TimeoutError as error:
-        raise Unavailable(f"{parts.hostname} gave no answer in {read_s:g} s") from error
-    except urllib3.exceptions.HTTPError as error:
-        raise Unavailable(f"{parts.hostname} cannot be reached: {type(error).__name__}") from error
-    finally:
-        pool.clear()
+    with _hang_up_after(read_s) as is_over:
+        try:
+            answer = pool.request(
+                "POST", url, body=body, headers=sent, timeout=timeout, redirect=False, preload_content=False
+            )
+            content = answer.read(max_bytes + 1)
+        except urllib3.exceptions.HTTPError as error:
+            if is_over.is_set() or isinstance(error, urllib3.exceptions.TimeoutError):
+                raise Unavailable(f"{parts.hostname} gave no answer in {read_s:g} s") from error
+            raise Unavailable(f"{parts.hostname} cannot be reached: {type(error).__name__}") from error
+        finally:
+            pool.clear()
+    if is_over.is_set():
+        raise Unavailable(f"{parts.hostname} gave no answer in {read_s:g} s")
     if answer.headers.get(MARK_HEADER) == own_mark():
         raise Forbidden(f"{parts.hostname} leads back to this platform", field="url")
     if 300 <= answer.status < 400:
@@ -89,6 +95,28 @@ def post_outward(url: str, body: bytes, *, headers: Mapping[str, str], read_s: f
     if len(content) > max_bytes:
         raise OutwardNonsense(f"{parts.hostname} answered with more than {max_bytes} bytes")
     return Answer(status=answer.status, content=content)
+
+
+@contextmanager
+def _hang_up_after(seconds: float) -> Iterator[threading.Event]:
+    """Close this thread's connections after so long: one that sends a byte now and then would never time out."""
+    is_over = threading.Event()
+    _open.sockets, _open.is_over = [], is_over
+    sockets: list[socket.socket] = _open.sockets
+
+    def hang_up() -> None:
+        is_over.set()
+        for one in sockets:
+            with suppress(OSError):
+                one.shutdown(socket.SHUT_RDWR)
+
+    timer = threading.Timer(seconds, hang_up)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield is_over
+    finally:
+        timer.cancel()
 
 
 def _check_host(parts: SplitResult, *, field: str) -> None:
@@ -130,15 +158,24 @@ def _own_ports() -> set[int]:
     return {settings.CLAW.port, public}
 
 
+def _watch(connection: socket.socket) -> None:
+    """Have the connection closed when the call's time is over; raises OSError when it is over already."""
+    _open.sockets.append(connection)
+    if _open.is_over.is_set():
+        raise OSError("its time is over")
+
+
 class _GuardedConnection(HTTPConnection):
     def connect(self) -> None:
         super().connect()
+        _watch(self.sock)
         _check_address(self.host, self.sock.getpeername()[0], self.port or HTTP_PORT)
 
 
 class _GuardedSecureConnection(HTTPSConnection):
     def connect(self) -> None:
         super().connect()
+        _watch(self.sock)
         _check_address(self.host, self.sock.getpeername()[0], self.port or HTTPS_PORT)
 
 

@@ -170,6 +170,19 @@ def show_score(score: Score) -> dict[str, Any]:
     }
 
 
+def show_step_score(score: Score, step_id: str) -> dict[str, Any]:
+    """Return the same of one step."""
+    verdict = score.step_verdicts.get(step_id)
+    if verdict is None:
+        return {"reward": None, "from": None, "fields": [], "words": "no reward yet: nobody has judged this"}
+    return {
+        "reward": verdict.reward,
+        "from": "spans" if verdict.n_spans else "labels",
+        "fields": [asdict(term) for term in verdict.fields],
+        "words": explain_verdict(verdict),
+    }
+
+
 def _origin(score: Score) -> str | None:
     if score.reward is None:
         return None

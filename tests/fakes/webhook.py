@@ -19,6 +19,7 @@ class FakeWebhook:
     content: bytes = b'{"value": 1, "text": "fine"}'
     headers: dict[str, str] = field(default_factory=dict)
     pause_s: float = 0.0
+    drip_s: float = 0.0  # between one byte of the content and the next
     calls: list[tuple[dict[str, str], Any]] = field(default_factory=list)
 
 
@@ -37,7 +38,11 @@ def serve_webhook() -> Iterator[FakeWebhook]:
                 self.send_header(name, value)
             with suppress(ConnectionError):  # a caller that waits no longer
                 self.end_headers()
-                self.wfile.write(webhook.content)
+                for byte in webhook.content if webhook.drip_s else ():
+                    self.wfile.write(bytes([byte]))
+                    time.sleep(webhook.drip_s)
+                if not webhook.drip_s:
+                    self.wfile.write(webhook.content)
 
         def log_message(self, *_: object) -> None:
             """Say nothing."""

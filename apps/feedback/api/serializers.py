@@ -104,19 +104,20 @@ class FieldTermSerializer(serializers.Serializer[Any]):
 
 
 class ScoreSerializer(serializers.Serializer[Any]):
-    """How labels add up: `reward` is the weighted mean of `fields`, or, `from` the steps, the mean of their rewards."""
+    """How the labels of the target add up: `reward` is the weighted mean of `fields`, or, `from` steps or spans, the
+    mean of their rewards."""
 
     reward = serializers.FloatField(allow_null=True)
     fields = FieldTermSerializer(many=True)  # type: ignore[assignment]  # the metaclass takes it off
     words = serializers.CharField()
 
     def get_fields(self) -> dict[str, Any]:
-        origin = serializers.ChoiceField(choices=["labels", "steps"], allow_null=True)
+        origin = serializers.ChoiceField(choices=["labels", "steps", "spans"], allow_null=True)
         return {**super().get_fields(), "from": origin}
 
 
 class LabelListSerializer(serializers.Serializer[Any]):
-    """All labels, oldest first, and how they add up."""
+    """All labels of the target, oldest first, and how they add up (`score`); what the whole trajectory's come to."""
 
     items = LabelSerializer(many=True)
     reward = serializers.FloatField(allow_null=True)

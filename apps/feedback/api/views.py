@@ -30,7 +30,7 @@ from apps.feedback.api.step_bodies import (
     show_submitted,
 )
 from apps.feedback.rewards import score_labels
-from apps.feedback.scoring import explain, show_score
+from apps.feedback.scoring import explain, show_score, show_step_score
 from apps.feedback.submitting import submit_rewarded_steps
 from apps.trajectories.api.views import StepsView as ReadStepsView
 from apps.trajectories.models import Step, Trajectory
@@ -50,7 +50,8 @@ def _list(trajectory: Trajectory, step: Step | None = None) -> Response:
     score = score_labels(trajectory=trajectory)
     items = LabelSerializer(services.list_labels(trajectory=trajectory, step=step), many=True).data
     shown = {"items": items, "reward": score.reward, "step_rewards": score.step_rewards}
-    return Response({**shown, "explanation": explain(score), "score": show_score(score)})
+    of_target = show_step_score(score, step.pk) if step is not None else show_score(score)
+    return Response({**shown, "explanation": explain(score), "score": of_target})
 
 
 class StepsView(ReadStepsView):

@@ -85,11 +85,6 @@ def line_up_finished(grader: Grader) -> int:
     return n_new
 
 
-def count_due(version: GraderVersion) -> int:
-    """Return how many trajectories wait for the version now."""
-    return Grading.objects.filter(version=version, state=GradingState.WAITING, due_at__lte=timezone.now()).count()
-
-
 def release_old_claims() -> int:
     """Let others take up what a worker claimed and did not finish; returns how many."""
     now = timezone.now()

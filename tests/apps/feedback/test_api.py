@@ -183,7 +183,12 @@ class TestByStep:
         listed = key_client.get(url).json()
         assert [item["id"] for item in listed["items"]] == [shown["id"]]
         assert listed["step_rewards"] == {step.id: 0.5}
-        assert listed["score"]["from"] == "steps"
+        assert (listed["score"]["from"], listed["score"]["reward"]) == ("spans", 0.5)
+        key_client.post(url, {"value": -1})
+        score = key_client.get(url).json()["score"]
+        assert (score["from"], score["words"]) == ("labels", "-1, from one environment label")
+        other = StepFactory.create(trajectory=trajectory)
+        assert key_client.get(f"/api/v1/steps/{other.id}/labels").json()["score"]["reward"] is None
 
     def test_a_comment_is_edited(self, key_client: APIClient, trajectory: Trajectory) -> None:
         url = f"/api/v1/steps/{StepFactory.create(trajectory=trajectory).id}/labels"

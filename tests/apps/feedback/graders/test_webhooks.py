@@ -90,6 +90,15 @@ def test_one_that_never_answers_is_given_up(webhook: FakeWebhook) -> None:
     assert not outcome.is_final
 
 
+def test_one_that_sends_a_byte_now_and_then_is_given_up(webhook: FakeWebhook) -> None:
+    webhook.drip_s, webhook.content = 0.1, b" " * 100
+    started = time.monotonic()
+    outcome = ask(webhook.url, timeout_s=1)
+    assert isinstance(outcome, Failure)
+    assert "no answer in 1 s" in outcome.why
+    assert time.monotonic() - started < 8  # all of it would take ten
+
+
 def test_one_that_does_not_stop_is_cut_off(webhook: FakeWebhook) -> None:
     webhook.content = b"x" * 100_000
     outcome = ask(webhook.url)
