@@ -9,7 +9,8 @@ import secrets
 import time
 from dataclasses import dataclass, field
 from operator import itemgetter
-from typing import Any
+from types import NoneType
+from typing import Any, TypeVar
 
 import orjson
 
@@ -17,6 +18,7 @@ from apps.core.contracts.arrays import pack_ids, pack_logprobs
 from apps.gateway.token_check import COUNT, Expectations, Said, find_difference
 
 Json = dict[str, Any]
+T = TypeVar("T")
 _LOGPROB = itemgetter("logprob")
 _ENGINE_ONLY = frozenset({"prompt_text", "prompt_logprobs", "kv_transfer_params", "ec_transfer_params", "metrics"})
 
@@ -195,12 +197,14 @@ class AnswerCapture:
         return is_paired and self.usage is not None and n_sampled == self.usage.get("completion_tokens")
 
     def _take_head(self, answer: Json, *, kind: str) -> None:
-        self.created = answer.get("created") or self.created or int(time.time())
+        if type(created := answer.get("created")) is int:
+            self.created = created
+        self.created = self.created or int(time.time())
         self.fingerprint = answer.get("system_fingerprint") or self.fingerprint
-        if isinstance(usage := answer.get("usage"), dict):
+        if _is_usage(usage := answer.get("usage")):
             self.usage = usage
         if (prompt_ids := answer.get("prompt_token_ids")) is not None:
-            self.prompt_token_ids = prompt_ids
+            self.prompt_token_ids = _of_kind(list, prompt_ids)
             if not self.wishes.token_ids:
                 del answer["prompt_token_ids"]
         if not _ENGINE_ONLY.isdisjoint(answer):
@@ -213,7 +217,7 @@ class AnswerCapture:
         answer.setdefault("object", kind)
 
     def _choice(self, choice: Json) -> ChoiceCapture:
-        index = choice.get("index") or 0
+        index = _of_kind(int, choice.get("index") or 0)
         if (capture := self.choices.get(index)) is None:
             capture = self.choices[index] = ChoiceCapture()
         return capture
@@ -234,8 +238,9 @@ class AnswerCapture:
                 choice["logprobs"] = None
         finish_reason = choice.get("finish_reason")
         if finish_reason is not None:
-            self._finish(capture, finish_reason)
-            capture.stop_reason = choice.get("stop_reason")
+            self._finish(capture, _of_kind(str, finish_reason))
+            stop = choice.get("stop_reason")
+            capture.stop_reason = stop if isinstance(stop, int | str) else None
         shown = (ids and self.wishes.token_ids) or (logprobs and self.wishes.logprobs)
         return finish_reason is not None or bool(shown)
 
@@ -254,6 +259,28 @@ class PackedTokens:
     is_exact: bool
 
 
+_COUNTS = ("prompt_tokens", "completion_tokens", "total_tokens")
+_DETAILS = (("prompt_tokens_details", "cached_tokens"), ("completion_tokens_details", "reasoning_tokens"))
+
+
+def _is_usage(usage: Any) -> bool:
+    """Whether it counts tokens in numbers; what does not is passed on, and not read."""
+    if not isinstance(usage, dict):
+        return False
+    found = [usage.get(name) for name in _COUNTS]
+    for part, name in _DETAILS:
+        details = usage.get(part) or {}
+        found.append(details.get(name) if isinstance(details, dict) else part)
+    return all(type(count) in {int, NoneType} for count in found)
+
+
+def _of_kind(kind: type[T], value: Any) -> T:
+    """Return the value; raises TypeError for one of another kind: nothing of it may get into the record."""
+    if type(value) is not kind:
+        raise TypeError(f"there is {type(value).__name__}, where {kind.__name__} was expected")
+    return value
+
+
 def _read_token(item: Json) -> str:
     return str(item.get("token", ""))
 
@@ -267,14 +294,14 @@ def _take_said(capture: ChoiceCapture, said: Json) -> None:
     if content := said.get("content"):
         capture.content.append(content if isinstance(content, str) else "".join(part["text"] for part in content))
     if text := said.get("reasoning_content"):
-        capture.reasoning.append(text)
+        capture.reasoning.append(_of_kind(str, text))
     if text := said.get("refusal"):
-        capture.refusal.append(text)
+        capture.refusal.append(_of_kind(str, text))
 
 
 def _take_tool_call(capture: ChoiceCapture, part: Json, *, index: int | None = None) -> None:
     """Record a call, or a part of one, and give it our id. `index`: its place in an answer that came whole."""
-    index = (part.get("index") or 0) if index is None else index
+    index = _of_kind(int, part.get("index") or 0) if index is None else index
     call = capture.tool_calls.get(index)
     if call is None:
         call = capture.tool_calls[index] = ToolCall()

@@ -56,6 +56,7 @@ class Script:
     n_cached: int | None = None  # prompt tokens out of the prefix cache, when it tells
     pause_s: float = 0.0  # before each chunk
     first_pause_s: float = 0.0
+    nonsense: object = None  # what it answers instead
     failures: list[int | str] = field(default_factory=list)  # a status, or "drop": one for each coming request
     break_after: int | None = None  # chunks, then the connection breaks
     error_after: int | None = None  # chunks, then an error event
@@ -173,6 +174,9 @@ class FakeEngine:
             return _error("overloaded", status=int(failure))
         if refusal := self._find_refusal(body):
             return refusal
+        if self.script.nonsense is not None:
+            text = json.dumps(self.script.nonsense)
+            return web.Response(text=f"data: {text}\n\n" if body.get("stream") else text)
         call = self._sample(body, dict(request.headers))
         call.peer_port = request.get_extra_info("peername")[1]
         self.calls.append(call)
