@@ -111,6 +111,25 @@ def collect_judged(lent: Lent, *, recipe: RecipeConfig, policy: Policy, baseline
     return Collected(judged=judged, discards=name_discards(+reader.discards), baseline=baseline)
 
 
+def read_correction_facts(rows: Sequence[Trajectory]) -> dict[str, Facts]:
+    """Return by trajectory id what stands as better in it."""
+    preferences = _list_preferences([row.id for row in rows])
+    return {row_id: Facts(preferences=found) for row_id, found in preferences.items()}
+
+
+def collect_corrections(lent: Lent, *, recipe: RecipeConfig, policy: Policy) -> list[Judged]:
+    """Return the corrections of what was lent, to be imitated beside what its rewards teach."""
+    corrected = [row for row in lent.trajectories if row.id in lent.facts and lent.facts[row.id].preferences]
+    ids = [name for row in corrected for name in lent.facts[row.id].preferences]
+    reader = LabelReader(policy, recipe=recipe, preferences=_with_sides(ids))
+    tried = [reader.read(row, reward=None, facts=lent.facts[row.id]) for row in corrected]
+    return [
+        Judged(trajectory_id=one.trajectory_id, answers=(each.better,), is_good=True)
+        for one in tried
+        for each in one.corrected
+    ]
+
+
 def _with_sides(ids: Sequence[str]) -> list[Preference]:
     rows = Preference.objects.filter(pk__in=ids).select_related(
         "step", "chosen_step", "rejected_step", "trajectory", "rejected_trajectory"

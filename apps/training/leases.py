@@ -6,7 +6,7 @@ that another transaction holds are passed over, and what is not ready blocks not
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 from django.db import IntegrityError, transaction
@@ -21,7 +21,12 @@ from apps.training.estimators import BaselineState
 from apps.training.fence import lock_attempt
 from apps.training.hindsight import collect_hinted, read_hint_facts
 from apps.training.history import record_run_event
-from apps.training.label_batches import collect_judged, lend_labelled
+from apps.training.label_batches import (
+    collect_corrections,
+    collect_judged,
+    lend_labelled,
+    read_correction_facts,
+)
 from apps.training.label_pool import LabelPool, count_uses
 from apps.training.models import Attempt, Batch, BatchState, BatchTrajectory, Metric, Run
 from apps.training.pool import READY, Pool, describe_counts, trace_line
@@ -89,7 +94,10 @@ def collect_batch(run: Run, lent: Lent) -> Collected:
         return collect_judged(lent, recipe=recipe, policy=run.policy, baseline=baseline)
     line = trace_line(current_version(run), max_staleness=int(recipe.own("max_staleness")))
     collect = collect_hinted if recipe.algorithm == HINDSIGHT else collect_samples
-    return collect(lent, recipe=recipe, baseline=baseline, line=line)
+    found = collect(lent, recipe=recipe, baseline=baseline, line=line)
+    if recipe.sft_weight is None or found.is_empty:
+        return found
+    return replace(found, judged=collect_corrections(lent, recipe=recipe, policy=run.policy))
 
 
 def _build_batch(batch: Batch, found: Collected) -> TrainBatch:
@@ -169,6 +177,12 @@ def lend_trajectories(pool: Pool | LabelPool, recipe: RecipeConfig) -> Lent | No
     facts = read_step_facts(picked) if recipe.credit == "step" else {}
     if recipe.algorithm == HINDSIGHT:
         facts = read_hint_facts(picked)
+    if recipe.sft_weight is not None:
+        corrections = read_correction_facts(picked)
+        facts = {
+            row.id: replace(facts.get(row.id, Facts()), preferences=corrections.get(row.id, Facts()).preferences)
+            for row in picked
+        }
     return Lent(trajectories=picked, rewards={row.id: row.reward for row in picked}, facts=facts)
 
 

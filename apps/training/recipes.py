@@ -39,6 +39,7 @@ OWN_SETTINGS: Mapping[str, Mapping[str, Mapping[str, Default]]] = {
             "overlong_tokens": None,
             "overlong_window": None,
             "min_ess": None,
+            "sft_weight": None,
             "drop_without_signal": True,
             "max_staleness": 4,
             "learning_rate": 5e-4,
@@ -185,6 +186,12 @@ class RecipeConfig(ResourceConfig):
     drop_cut_off: bool = Field(default=False, description="Leave out answers that were cut off at the token limit.")
     drop_without_signal: bool | None = Field(
         default=None, description="Leave out trajectories whose advantage is zero, so that they thin out no mean."
+    )
+    sft_weight: float | None = Field(
+        default=None,
+        gt=0,
+        le=100,
+        description="With policy_gradient: what imitating the corrections of a batch's answers weighs beside it.",
     )
     hint_weight: float | None = Field(
         default=None, gt=0, le=100, description="With hindsight: what a nat that the hint makes likelier weighs."

@@ -10,7 +10,8 @@ from apps.core.contracts.training import TrainBatch, TrainJob
 from worker.trainer.batches import check_batch, check_judged
 from worker.trainer.critic import load_actor
 from worker.trainer.errors import TrainerError
-from worker.trainer.label_steps import list_answers, list_endings, train_on_labels
+from worker.trainer.imitation import list_answers
+from worker.trainer.label_steps import list_endings, train_on_labels
 from worker.trainer.model import Policy, load_policy
 from worker.trainer.ranks import Ranks
 from worker.trainer.reward_model import load_reward_model, save_reward_model

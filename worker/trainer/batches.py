@@ -9,6 +9,7 @@ import random
 from collections import Counter
 from collections.abc import Sequence
 
+from apps.core.contracts.labelled import Judged
 from apps.core.contracts.training import TrainBatch, TrainSample
 from worker.trainer.errors import BatchError
 
@@ -18,6 +19,7 @@ def check_batch(batch: TrainBatch, *, step: int, vocab_size: int, max_length: in
     _check_step(batch, step=step, n_answers=len(batch.samples))
     for sample in batch.samples:
         _check_sample(sample, vocab_size=vocab_size, max_length=max_length)
+    _check_answers(batch.judged, vocab_size=vocab_size, max_length=max_length)
     if all(sample.advantage == 0 and sample.reward is None and sample.hint is None for sample in batch.samples):
         raise BatchError(
             f"Every advantage in the batch of step {step} is zero, so it would change nothing: all rewards equal their "
@@ -28,17 +30,20 @@ def check_batch(batch: TrainBatch, *, step: int, vocab_size: int, max_length: in
 
 def check_judged(batch: TrainBatch, *, step: int, vocab_size: int, max_length: int) -> None:
     """Raise BatchError, naming the answer, if learning from what was judged would be meaningless or wrong."""
-    answers = [answer for each in batch.judged for answer in each.answers]
-    _check_step(batch, step=step, n_answers=len(answers))
-    for answer in answers:
-        where, ids = f"Answer {answer.answer_id}", (*answer.prompt_ids, *answer.completion_ids)
-        if not answer.prompt_ids or not answer.completion_ids:
-            raise BatchError(f"{where} has an empty prompt or completion.")
-        _check_ids(where, ids, vocab_size=vocab_size, max_length=max_length)
+    _check_step(batch, step=step, n_answers=sum(len(each.answers) for each in batch.judged))
+    _check_answers(batch.judged, vocab_size=vocab_size, max_length=max_length)
     sides = Counter((each.pair, each.is_good) for each in batch.judged if each.pair)
     if any(sides[pair, True] != 1 or sides[pair, False] != 1 for pair, _ in sides):
         raise BatchError(f"A pair in the batch of step {step} is not one good and one bad trajectory.")
     _check_probe(batch.probe.token_ids, vocab_size=vocab_size, max_length=max_length)
+
+
+def _check_answers(judged: Sequence[Judged], *, vocab_size: int, max_length: int) -> None:
+    for answer in (answer for each in judged for answer in each.answers):
+        where, ids = f"Answer {answer.answer_id}", (*answer.prompt_ids, *answer.completion_ids)
+        if not answer.prompt_ids or not answer.completion_ids:
+            raise BatchError(f"{where} has an empty prompt or completion.")
+        _check_ids(where, ids, vocab_size=vocab_size, max_length=max_length)
 
 
 def _check_step(batch: TrainBatch, *, step: int, n_answers: int) -> None:

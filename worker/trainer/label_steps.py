@@ -16,29 +16,21 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from apps.core.contracts.labelled import Answer, Judged
+from apps.core.contracts.labelled import Judged
 from apps.core.contracts.training import LossSettings, TrainBatch, TrainJob, TrainSample
 from worker.trainer.aggregation import weigh_samples
 from worker.trainer.batches import split_minibatches
 from worker.trainer.errors import BatchError, TrainerError
+from worker.trainer.imitation import Part, backward_weighted, build_parts, make_sample
 from worker.trainer.label_losses import LABEL_LOSSES, Verdicts, label_loss
-from worker.trainer.micro_batches import MicroBatch, build_filler, build_micro_batch, plan_micro_batches
 from worker.trainer.model import max_length
 from worker.trainer.ranks import Ranks
-from worker.trainer.steps import apply_gradient, forward
+from worker.trainer.updates import apply_gradient, forward
 
 CROSS_ENTROPY = "cross_entropy"
-ANYTHING = 0
+BEHIND = (0,)  # stands for anything that could follow
 
 ListSamples = Callable[[Sequence[Judged]], list[TrainSample]]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Part:
-    """A micro-batch, and for each of its tokens the place of its sample in the optimizer step; (N,)."""
-
-    micro: MicroBatch
-    places: Tensor
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,42 +70,16 @@ def train_on_labels(
     }
 
 
-def list_answers(judged: Sequence[Judged]) -> list[TrainSample]:
-    """Return each answer as what micro-batches are made of; the two of a pair as one trajectory, which stays whole.
-
-    A sample's id begins with the place of its judged one. No log-prob of an engine is looked at.
-    """
-    return [
-        _sample(place, each, answer, prompt_ids=answer.prompt_ids, completion_ids=answer.completion_ids)
-        for place, each in enumerate(judged)
-        for answer in each.answers
-    ]
-
-
 def list_endings(judged: Sequence[Judged]) -> list[TrainSample]:
     """Return of each judged one all that was said up to its last answer's end, where a reward model looks.
 
     A target is asked for at the node before it: here one that stands for all that could follow.
     """
     return [
-        _sample(place, each, answer, prompt_ids=answer.prompt_ids + answer.completion_ids, completion_ids=(ANYTHING,))
+        make_sample(place, each, answer, prompt_ids=answer.prompt_ids + answer.completion_ids, completion_ids=BEHIND)
         for place, each in enumerate(judged)
         for answer in each.answers[-1:]
     ]
-
-
-def _sample(
-    place: int, judged: Judged, answer: Answer, *, prompt_ids: tuple[int, ...], completion_ids: tuple[int, ...]
-) -> TrainSample:
-    return TrainSample(
-        step_id=f"{place}/{answer.answer_id}",
-        trajectory_id=judged.pair or judged.trajectory_id,
-        prompt_ids=prompt_ids,
-        completion_ids=completion_ids,
-        logprobs=(0.0,) * len(completion_ids),
-        advantage=0.0,
-        temperature=1.0,
-    )
 
 
 def optimizer_step(
@@ -131,22 +97,10 @@ def optimizer_step(
         verdicts, owners = read_verdicts(engine, samples, parts, judged=judged, job=job, ranks=ranks)
         slopes, measured = weigh_verdicts(verdicts, job.loss)
         slopes = slopes[owners]
-    values = _backward(engine, parts, slopes.float(), ranks=ranks) | measured
+    values = backward_weighted(engine, parts, slopes.float(), ranks=ranks) | measured
     if not math.isfinite(values["loss"]):
         raise TrainerError("The loss is not a finite number (NaN or infinite): lower the learning rate.")
     return LabelStep(values=values, grad_norm=apply_gradient(engine, job=job))
-
-
-def build_parts(samples: Sequence[TrainSample], *, job: TrainJob, ranks: Ranks) -> list[Part]:
-    """Return this rank's micro-batches of one optimizer step."""
-    places = {sample.step_id: place for place, sample in enumerate(samples)}
-    plans = plan_micro_batches(samples, max_tokens=job.max_tokens_per_microbatch, n_ranks=ranks.count)
-    parts = []
-    for group in plans[ranks.index]:
-        micro = build_micro_batch(group, weights=dict.fromkeys(places, 1.0)) if group else build_filler()
-        own = torch.tensor([places[sample.step_id] for sample in group], dtype=torch.long)
-        parts.append(Part(micro=micro.to(ranks.device), places=own[micro.samples].to(ranks.device)))
-    return parts
 
 
 def read_verdicts(
@@ -249,16 +203,3 @@ def weigh_verdicts(verdicts: Verdicts, loss: LossSettings) -> tuple[Tensor, dict
 
 def _mean(values: Tensor) -> Tensor:
     return values.mean() if len(values) else values.sum()
-
-
-def _backward(engine: Any, parts: Sequence[Part], slopes: Tensor, *, ranks: Ranks) -> dict[str, float]:
-    """Leave the gradient of sum slope x log-prob, slopes (S,), with the engine; return that sum and the entropy."""
-    totals = torch.zeros(3, dtype=torch.float64, device=ranks.device)
-    for number, part in enumerate(parts, start=1):
-        engine.set_gradient_accumulation_boundary(number == len(parts))
-        logprobs, entropies = forward(engine, part.micro)
-        loss = (slopes[part.places] * logprobs).sum()
-        engine.backward(loss * ranks.count)  # DeepSpeed averages gradients over the ranks; the loss is their sum
-        totals += torch.stack([loss.detach().double(), entropies.double().sum(), totals.new_tensor(len(logprobs))])
-    loss_sum, entropy, n_tokens = ranks.add_up(totals).tolist()
-    return {"loss": loss_sum, "entropy": entropy / n_tokens}

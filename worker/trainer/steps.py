@@ -18,11 +18,13 @@ from worker.trainer.batches import split_minibatches
 from worker.trainer.corrections import needs_proximal
 from worker.trainer.critic import Expected, Turns, assess_turns, gather_turns, value_loss
 from worker.trainer.errors import TrainerError
+from worker.trainer.imitation import backward_weighted, build_parts, list_answers
 from worker.trainer.losses import PolicyTokens, policy_loss
 from worker.trainer.measures import LARGEST, LossSums, combine, effective_sample_size, summarise
 from worker.trainer.micro_batches import MicroBatch, build_filler, build_micro_batch, plan_micro_batches
 from worker.trainer.ranks import Ranks
 from worker.trainer.segments import sum_to_end
+from worker.trainer.updates import apply_gradient, forward
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,6 +45,7 @@ class OptimizerStep:
     sums: LossSums
     grad_norm: float
     scale: float
+    sft_loss: float = 0.0
 
 
 def train_step(engine: Any, batch: TrainBatch, *, job: TrainJob, ranks: Ranks) -> dict[str, float]:
@@ -58,16 +61,19 @@ def train_step(engine: Any, batch: TrainBatch, *, job: TrainJob, ranks: Ranks) -
     prepared = [
         prepare_minibatch(engine, minibatch, job=job, ranks=ranks, expected=expected) for minibatch in minibatches
     ]
+    imitated = list_answers(batch.judged)
     done = []
-    for parts in prepared:
+    for number, parts in enumerate(prepared):
         ranks.raise_if_stopped()
-        done.append(optimizer_step(engine, parts, job=job, ranks=ranks))
+        shown = imitated[number :: len(prepared)]
+        done.append(optimizer_step(engine, parts, job=job, ranks=ranks, imitated=shown))
     seconds = time.monotonic() - began
     n_tokens = sum(len(sample.prompt_ids) + len(sample.completion_ids) for sample in batch.samples)
     sums = combine([each.sums for each in done])
     return {
         **summarise(sums, n_optimizer_steps=len(done)),
         **({"value_loss": float(sums.value_loss) / len(done)} if job.critic is not None else {}),
+        **({"sft_loss": sum(each.sft_loss for each in done) / len(done)} if imitated else {}),
         "grad_norm": sum(each.grad_norm for each in done) / len(done),
         "step_scale": sum(each.scale for each in done) / len(done),
         "mean_logprob_diff": float(done[0].sums.logprob_diff / done[0].sums.n_tokens),
@@ -149,26 +155,34 @@ def charge_divergence(micro: MicroBatch, reference: Tensor, *, coefficient: floa
     return micro.advantages - coefficient * sum_to_end(micro.behaviour_logprobs - reference, micro.samples)
 
 
-def optimizer_step(engine: Any, parts: Sequence[Part], *, job: TrainJob, ranks: Ranks) -> OptimizerStep:
+def optimizer_step(
+    engine: Any, parts: Sequence[Part], *, job: TrainJob, ranks: Ranks, imitated: Sequence[TrainSample] = ()
+) -> OptimizerStep:
     """Make one optimizer step on `parts`; the sums are those of all ranks.
+
+    Beside them it imitates answers, a mean over their own tokens: how many there are weighs nothing.
 
     Raises TrainerError when the loss or the gradient is not finite: the weights are then not to be used.
     """
     own = []
     for number, part in enumerate(parts, start=1):
-        engine.set_gradient_accumulation_boundary(number == len(parts))
+        engine.set_gradient_accumulation_boundary(number == len(parts) and not imitated)
         own.append(_backward(engine, part, job=job, n_ranks=ranks.count))
     sums = _reduce(combine(own), ranks=ranks)
     if not math.isfinite(float(sums.loss)):
         raise TrainerError("The loss is not a finite number (NaN or infinite): lower the learning rate.")
+    sft_loss = _imitate(engine, imitated, job=job, ranks=ranks) if imitated else 0.0
     scale = step_scale(sums, min_ess=job.loss.min_ess)
-    return OptimizerStep(sums=sums, grad_norm=apply_gradient(engine, job=job, scale=scale), scale=scale)
+    grad_norm = apply_gradient(engine, job=job, scale=scale)
+    return OptimizerStep(sums=sums, grad_norm=grad_norm, scale=scale, sft_loss=sft_loss)
 
 
-def forward(engine: Any, micro: MicroBatch) -> tuple[Tensor, Tensor]:
-    """Return log-probs and entropies of the completion tokens; (N,) each."""
-    logprobs, entropies, *_ = engine(trie=micro.trie, targets=micro.targets)
-    return logprobs, entropies
+def _imitate(engine: Any, answers: Sequence[TrainSample], *, job: TrainJob, ranks: Ranks) -> float:
+    """Add the gradient of the answers' cross-entropy, weighed, to what is there; return the loss by itself."""
+    by_token = LossSettings(aggregation="token_mean")
+    slopes = -job.loss.sft_weight * torch.tensor(weigh_samples(answers, by_token), device=ranks.device)
+    measured = backward_weighted(engine, build_parts(answers, job=job, ranks=ranks), slopes, ranks=ranks)
+    return measured["loss"] / job.loss.sft_weight
 
 
 def _backward(engine: Any, part: Part, *, job: TrainJob, n_ranks: int) -> LossSums:
@@ -198,22 +212,6 @@ def _backward(engine: Any, part: Part, *, job: TrainJob, n_ranks: int) -> LossSu
 def step_scale(sums: LossSums, *, min_ess: float) -> float:
     """Return how much of the step to take: all of it, or less in proportion when few samples carry the gradient."""
     return min(1.0, effective_sample_size(sums) / min_ess) if min_ess else 1.0
-
-
-def apply_gradient(engine: Any, *, job: TrainJob, scale: float = 1.0) -> float:
-    """Clip, step, and return the gradient's norm before clipping. Raises TrainerError when it is not finite."""
-    for group in engine.optimizer.param_groups:
-        group["lr"] = job.optimizer.learning_rate * scale
-    if job.zero_stage > 0:
-        engine.step()
-        norm = float(engine.get_global_grad_norm())
-    else:
-        # Without ZeRO, DeepSpeed clips but forgets the norm.
-        norm = float(torch.nn.utils.clip_grad_norm_(engine.module.parameters(), job.optimizer.max_grad_norm))
-        engine.step()
-    if not math.isfinite(norm):
-        raise TrainerError("The gradient is not finite (NaN or infinite): lower the learning rate.")
-    return norm
 
 
 def _reduce(sums: LossSums, *, ranks: Ranks) -> LossSums:

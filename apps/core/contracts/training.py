@@ -80,6 +80,8 @@ class LossSettings:
     beta: float = 0.1
     label_noise: float = 0.0
     hint_weight: float = 0.0
+    sft_weight: float = 0.0
+    """What imitating the batch's `judged` weighs beside the policy gradient."""
     good_weight: float = 1.0
     bad_weight: float = 1.0
     min_ess: float = 0.0

@@ -256,3 +256,17 @@ def test_what_is_not_accepted_any_more_is_passed_over(launch: LaunchRun, add_tra
     assert leases.lease_batch(attempt, step=batch.step) is None
     assert Batch.objects.get().state == "released"
     assert isinstance(batch.judged[0], Judged)
+
+
+def test_corrections_are_imitated_beside_what_rewards_teach(
+    launch: LaunchRun, add_trajectory: AddTrajectory, owner_caller: Caller
+) -> None:
+    rows = [add_trajectory(reward=reward) for reward in (1.0, 0.0)]
+    correct(owner_caller, rows[1], "Better so.")
+    Trajectory.objects.filter(pk=rows[1].pk).update(reward=0.0)
+    attempt = claim(launch(sft_weight=0.1))
+    batch = lease(attempt)
+    assert [sample.trajectory_id for sample in batch.samples] == [row.id for row in rows]
+    assert told(batch) == [(rows[1].id, 1, True)]
+    correct(owner_caller, rows[1], "Better still.")
+    assert lease(attempt) == batch

@@ -78,7 +78,12 @@ def test_only_a_recipe_with_a_moving_mean_has_a_decay() -> None:
         RecipeConfig(estimator="rloo").own("ema_decay")
 
 
-OFF = {"overlong_tokens": 100, "overlong_window": 10, "min_ess": 0.5}  # values for what is off unless chosen
+OFF = {
+    "overlong_tokens": 100,
+    "overlong_window": 10,
+    "min_ess": 0.5,
+    "sft_weight": 0.1,
+}  # values for what is off unless chosen
 
 
 def choose(axis: str, choice: str) -> dict[str, Any]:

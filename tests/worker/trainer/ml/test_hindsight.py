@@ -20,7 +20,8 @@ from worker.trainer.micro_batches import build_micro_batch
 from worker.trainer.model import Policy
 from worker.trainer.ranks import Ranks
 from worker.trainer.rendering import Renderer
-from worker.trainer.steps import forward, measure_hints, prepare_minibatch
+from worker.trainer.steps import measure_hints, prepare_minibatch
+from worker.trainer.updates import forward
 
 HINT = Conversation(messages="[]", tools="[]", answer="{}")
 CPU = torch.device("cpu")

@@ -2,6 +2,7 @@
 
 import dataclasses
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -14,17 +15,13 @@ from tests.worker.trainer.samples import PROBE, make_job, make_samples
 from worker.trainer.algorithms import ALGORITHMS, find_algorithm
 from worker.trainer.batches import check_judged
 from worker.trainer.errors import BatchError, TrainerError
+from worker.trainer.imitation import build_parts, list_answers
 from worker.trainer.label_losses import Verdicts, label_loss
-from worker.trainer.label_steps import (
-    build_parts,
-    list_answers,
-    measure_drift,
-    optimizer_step,
-    train_on_labels,
-)
+from worker.trainer.label_steps import measure_drift, optimizer_step, train_on_labels
 from worker.trainer.model import Policy
 from worker.trainer.ranks import Ranks
-from worker.trainer.steps import forward
+from worker.trainer.steps import train_step
+from worker.trainer.updates import forward
 
 
 @pytest.fixture
@@ -173,3 +170,24 @@ def test_an_algorithm_of_tomorrow_is_refused(model_dir: Path) -> None:
     assert find_algorithm(make_job(model_dir)) is ALGORITHMS["policy_gradient"]
     with pytest.raises(TrainerError, match="newer than this trainer"):
         find_algorithm(make_job(model_dir, algorithm="tomorrow"))
+
+
+def test_imitation_beside_a_policy_gradient_is_a_mean_over_its_own_tokens(
+    policy: Policy, model_dir: Path, ranks: Ranks
+) -> None:
+    """The gradient is that of both by themselves, whatever the number of tokens of either."""
+    engine, judged = PlainEngine(policy), make_judged(1)[:1]
+    samples = tuple(make_samples(3, seed=9))
+
+    def gradient_of(sft_weight: float, **parts: Any) -> dict[str, Tensor]:
+        job = job_of(model_dir, LossSettings(sft_weight=sft_weight))
+        metrics = train_step(engine, TrainBatch(step=1, probe=PROBE, **parts), job=job, ranks=ranks)
+        assert ("sft_loss" in metrics) == ("judged" in parts)
+        return engine.gradients()
+
+    alone = gradient_of(0.0, samples=samples)
+    both = gradient_of(0.5, samples=samples, judged=tuple(judged))
+    imitated = job_of(model_dir, LossSettings(kind="cross_entropy"))
+    optimizer_step(engine, list_answers(judged), judged=judged, job=imitated, ranks=ranks)
+    own = engine.gradients()
+    assert largest_gap(both, {name: alone[name] + 0.5 * own[name] for name in alone}) < 1e-5

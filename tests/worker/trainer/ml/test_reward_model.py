@@ -15,7 +15,8 @@ from tests.worker.trainer.ml.engines import PlainEngine
 from tests.worker.trainer.samples import make_job, make_samples
 from worker.engine.models.tiny import train_tokenizer
 from worker.trainer.adapters import save_adapter
-from worker.trainer.label_steps import build_parts, list_endings, measure_values, optimizer_step
+from worker.trainer.imitation import build_parts
+from worker.trainer.label_steps import list_endings, measure_values, optimizer_step
 from worker.trainer.ranks import Ranks
 from worker.trainer.reward_model import RewardModel, load_reward_model, save_reward_model
 
