@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from django.db.models import Model, QuerySet
+from django.db.models import Model, OrderBy, QuerySet
 
 from apps.core.errors import InvalidInput
 from apps.core.texts import is_storable
@@ -21,14 +21,14 @@ class Page(Generic[M]):
     next_before: str | None
 
 
-def page_newest_first(rows: QuerySet[M], *, before: str | None, limit: int) -> Page[M]:
-    """Return up to `limit` (1 to 200) rows whose id sorts before `before`."""
+def page_newest_first(rows: QuerySet[M], *, before: str | None, limit: int, order: str | OrderBy = "-pk") -> Page[M]:
+    """Return up to `limit` (1 to 200) rows whose id sorts before `before`. `order` is the same, said in another way."""
     limit = max(1, min(limit, MAX_LIMIT))
     if before:
         if not is_storable(before):
             raise InvalidInput("before is no id: take the `next_before` of the page before", field="before")
         rows = rows.filter(pk__lt=before)
-    found = list(rows.order_by("-pk")[: limit + 1])
+    found = list(rows.order_by(order)[: limit + 1])
     more = len(found) > limit
     items = found[:limit]
     return Page(items=items, next_before=str(items[-1].pk) if more else None)

@@ -29,10 +29,15 @@ _LOOKUPS = {":": "", "<": "__lt", "<=": "__lte", ">": "__gt", ">=": "__gte"}
 
 @dataclass(frozen=True, kw_only=True)
 class Scope:
-    """Where and when a search is asked: slugs and numbers are a project's, ages like 36h count back from `now`."""
+    """Where and when a search is asked: slugs and numbers are a project's, ages like 36h count back from `now`.
+
+    `between`: only trajectories from the first id to the last are asked for, and they are few: so what hangs on others
+    need not be read.
+    """
 
     project: Project
     now: datetime
+    between: tuple[str, str] | None = None
 
 
 def narrow_rows(rows: TrajectoryQuerySet, query: Query, *, scope: Scope) -> TrajectoryQuerySet:
@@ -40,7 +45,7 @@ def narrow_rows(rows: TrajectoryQuerySet, query: Query, *, scope: Scope) -> Traj
     if any(isinstance(term, Filter) and term.field == "tokens" for term in query.terms):
         rows = rows.annotate(n_tokens=F("n_prompt_tokens") + F("n_completion_tokens"))
     for term in query.terms:
-        condition = _say(term.text) if isinstance(term, Words) else _COMPILERS[term.field](term, scope)
+        condition = _say(term.text, scope) if isinstance(term, Words) else _COMPILERS[term.field](term, scope)
         rows = rows.filter(~condition if term.is_negated else condition)
     return rows
 
@@ -55,20 +60,29 @@ def _any_of(term: Filter, compile_value: Callable[[str], Condition]) -> Conditio
     return either
 
 
-def _say(text: str) -> Condition:
+def _say(text: str, scope: Scope) -> Condition:
     """Postgres takes the text apart as it did the messages, so an address or a path finds itself.
 
     Rare words are looked up first: of a word that it has not counted Postgres believes that it is frequent, and would
     walk through all trajectories for it. Frequent ones are soon met on that walk.
     """
-    return _among(TrajectoryText.objects.filter(words=SearchQuery(text, config=CONFIG, search_type="phrase")))
+    said = TrajectoryText.objects.filter(words=SearchQuery(text, config=CONFIG, search_type="phrase"))
+    return _among(said, scope)
 
 
-def _among(rows: QuerySet[Any]) -> Condition:
+def _among(rows: QuerySet[Any], scope: Scope) -> Condition:
     """Those that rows of a side table name: a few are looked up now, many are met on the way."""
-    found = list(rows.order_by().values_list("trajectory_id", flat=True)[: FEW + 1])
-    if len(found) <= FEW:
-        return Q(pk__in=set(found))
+    if scope.between is None:
+        found = list(rows.order_by().values_list("trajectory_id", flat=True)[: FEW + 1])
+        if len(found) <= FEW:
+            return Q(pk__in=set(found))
+    return _have(rows, scope)
+
+
+def _have(rows: QuerySet[Any], scope: Scope) -> Exists:
+    """Those on which one of these rows of a side table hangs."""
+    if scope.between is not None:
+        rows = rows.filter(trajectory__gte=scope.between[0], trajectory__lte=scope.between[1])
     return Exists(rows.filter(trajectory=OuterRef("pk")))
 
 
@@ -87,8 +101,8 @@ def _equal(term: Filter, _scope: Scope, *, column: str) -> Q:
     return Q(**{f"{column}__in": term.values})
 
 
-def _has(term: Filter, _scope: Scope) -> Condition:
-    return _any_of(term, lambda value: _HAS[value]())
+def _has(term: Filter, scope: Scope) -> Condition:
+    return _any_of(term, lambda value: _HAS[value](scope))
 
 
 def _is(term: Filter, _scope: Scope) -> Condition:
@@ -105,7 +119,7 @@ def _by_agent(term: Filter, scope: Scope) -> Q:
 def _spoken_by(term: Filter, scope: Scope) -> Exists:
     numbers = _compare(term, scope, column="number", read=read_count)
     versions = Version.objects.filter(numbers, policy__project=scope.project).values_list("pk", flat=True)
-    return Exists(TrajectoryVersion.objects.filter(version__in=list(versions), trajectory=OuterRef("pk")))
+    return _have(TrajectoryVersion.objects.filter(version__in=list(versions)), scope)
 
 
 def _from(term: Filter, scope: Scope) -> Condition:
@@ -116,22 +130,22 @@ def _to(term: Filter, scope: Scope) -> Condition:
     return _any_of(term, lambda value: Q(started_at__lt=read_end(value, now=scope.now)))
 
 
-def _tagged(term: Filter, _scope: Scope) -> Exists:
-    return Exists(TrajectoryTag.objects.filter(trajectory=OuterRef("pk"), name__in=term.values))
+def _tagged(term: Filter, scope: Scope) -> Exists:
+    return _have(TrajectoryTag.objects.filter(name__in=term.values), scope)
 
 
-def _broken(term: Filter, _scope: Scope) -> Condition:
+def _broken(term: Filter, scope: Scope) -> Condition:
     broken = Step.objects.exclude(prefix_break=PrefixBreak.NONE)
 
     def compile_value(value: str) -> Condition:
         if value == NONE:
-            return ~Q(_among(broken))
-        return _among(broken if value == ANY else broken.filter(prefix_break=value))
+            return ~Q(_among(broken, scope))
+        return _among(broken if value == ANY else broken.filter(prefix_break=value), scope)
 
     return _any_of(term, compile_value)
 
 
-def _labelled(term: Filter, _scope: Scope) -> Condition:
+def _labelled(term: Filter, scope: Scope) -> Condition:
     labels = Trajectory._meta.get_field("labels").related_model  # noqa: SLF001 (Django's public name for it)
     standing = labels._default_manager.filter(  # noqa: SLF001
         Q(value__isnull=False) | Q(said__isnull=False), trajectory=OuterRef("pk"), superseded_by=None
@@ -139,19 +153,19 @@ def _labelled(term: Filter, _scope: Scope) -> Condition:
 
     def compile_value(value: str) -> Condition:
         if value == NONE:
-            return ~Q(Exists(standing))
-        return Exists(standing if value == ANY else standing.filter(source=value))
+            return ~Q(_have(standing, scope))
+        return _have(standing if value == ANY else standing.filter(source=value), scope)
 
     return _any_of(term, compile_value)
 
 
-_HAS: dict[str, Callable[[], Condition]] = {
-    "error": lambda: Q(has_error=True),
-    "reward": lambda: Q(reward__isnull=False),
-    "tag": lambda: Exists(TrajectoryTag.objects.filter(trajectory=OuterRef("pk"))),
-    "group": lambda: ~Q(group=""),
-    "side": lambda: _among(Step.objects.exclude(side_call="")),
-    "parent": lambda: Q(parent__isnull=False),
+_HAS: dict[str, Callable[[Scope], Condition]] = {
+    "error": lambda _: Q(has_error=True),
+    "reward": lambda _: Q(reward__isnull=False),
+    "tag": lambda scope: _have(TrajectoryTag.objects.all(), scope),
+    "group": lambda _: ~Q(group=""),
+    "side": lambda scope: _among(Step.objects.exclude(side_call=""), scope),
+    "parent": lambda _: Q(parent__isnull=False),
 }
 _COMPILERS: dict[str, Callable[[Filter, Scope], Condition]] = {
     "agent": _by_agent,

@@ -1,13 +1,15 @@
 """What REST and the console call to search. Knows no HTTP."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
 from time import monotonic
 from typing import Any
 
 from django.db import OperationalError, connection, transaction
+from django.db.models import Value
+from django.db.models.functions import Concat
 from django.utils import timezone
 
 from apps.accounts.models import Project
@@ -17,13 +19,15 @@ from apps.trajectories.models import Trajectory
 from apps.trajectories.querysets import TrajectoryQuerySet
 from apps.trajectories.recorder import sql_state
 from apps.trajectories.search.compiling import Scope, narrow_rows
-from apps.trajectories.search.language import Query, parse_query
+from apps.trajectories.search.language import Filter, Query, parse_query
 
 PATIENCE_MS = 8_000
 DIRECT_MS = 120  # then an index does not serve the search
 WALK_MS = 100
 FIRST_STRETCH = 1000  # trajectories
-LAST_ID = f"traj_{'z' * 26}"
+# Postgres does not know that ids sort by time: for what lies before an end it would walk past all that is younger. This
+# has it find those by the index on their beginning, and sort then.
+BY_NO_INDEX = Concat("pk", Value("")).desc()
 _STOPPED = "57014"  # query_canceled: its time was up
 
 
@@ -34,11 +38,15 @@ class TooSlow(InvalidInput):
     code = "search_too_slow"
 
 
-def find_matching(*, project: Project, query: Query, now: datetime | None = None) -> TrajectoryQuerySet:
-    """Return the project's trajectories for which the search holds, in no order."""
-    return narrow_rows(
-        Trajectory.objects.of_project(project), query, scope=Scope(project=project, now=now or timezone.now())
-    )
+def find_matching(
+    *, project: Project, query: Query, now: datetime | None = None, between: tuple[str, str] | None = None
+) -> TrajectoryQuerySet:
+    """Return the project's trajectories for which the search holds, in no order; with `between` those with ids from the
+    first to the last, which should be few."""
+    rows = Trajectory.objects.of_project(project)
+    if between is not None:
+        rows = rows.filter(pk__gte=between[0], pk__lte=between[1])
+    return narrow_rows(rows, query, scope=Scope(project=project, now=now or timezone.now(), between=between))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,34 +70,54 @@ def find_page(*, project: Project, query: Query, before: str | None, limit: int,
 
     Raises TooSlow when even a little of that takes too long.
     """
-    try:
-        with patience(limit_ms=DIRECT_MS):
-            rows = find_matching(project=project, query=query).matching(**filters)
-            page = page_newest_first(rows, before=before, limit=limit)
+
+    def find(between: tuple[str, str] | None = None) -> TrajectoryQuerySet:
+        return find_matching(project=project, query=query, between=between).matching(**filters)
+
+    has_end = any(isinstance(term, Filter) and term.field == "to" for term in query.terms)
+    for order in (*((BY_NO_INDEX,) if has_end else ()), "-pk"):
+        with suppress(TooSlow), patience(limit_ms=DIRECT_MS):
+            page = page_newest_first(find(), before=before, limit=limit, order=order)
             return Found(items=page.items, next_before=page.next_before)
-    except TooSlow:
-        with patience():
-            rows = find_matching(project=project, query=query).matching(**filters)
-            return _walk(rows, project=project, before=before or LAST_ID, limit=limit)
+    with patience():
+        return _walk(find, project=project, before=before, limit=limit)
 
 
-def _walk(rows: TrajectoryQuerySet, *, project: Project, before: str, limit: int) -> Found:
+def _walk(find: Callable[..., TrajectoryQuerySet], *, project: Project, before: str | None, limit: int) -> Found:
     """Look through stretches of the project's trajectories, from the newest back, until the page is full."""
+    _probe_by_index()
     start, n_rows, n_looked_at = monotonic(), FIRST_STRETCH, 0
     items: list[Trajectory] = []
-    at: str | None = before
-    while at is not None and len(items) <= limit:
-        floor = _find_floor(project, before=at, n_rows=n_rows)
-        stretch = rows.filter(pk__lt=at, pk__gte=floor) if floor else rows.filter(pk__lt=at)
-        items += stretch.order_by("-pk")[: limit + 1 - len(items)]
-        at, n_looked_at = floor, n_looked_at + n_rows
-        left_s = WALK_MS / 1000 - (monotonic() - start)
-        if left_s <= 0:
+    stretch = _find_stretch(project, before=before, n_rows=n_rows)
+    while stretch is not None and len(items) <= limit:
+        items += find(stretch).order_by("-pk")[: limit + 1 - len(items)]
+        before, n_looked_at = stretch[0], n_looked_at + n_rows
+        passed_s = monotonic() - start
+        if passed_s > WALK_MS / 1000:
             break
-        n_rows = max(FIRST_STRETCH, int(n_looked_at * left_s / (monotonic() - start)))
+        n_rows = max(FIRST_STRETCH, int(n_looked_at * (WALK_MS / 1000 - passed_s) / passed_s))
+        stretch = _find_stretch(project, before=before, n_rows=n_rows)
     if len(items) > limit:
         return Found(items=items[:limit], next_before=items[limit - 1].pk)
-    return Found(items=items, next_before=at, is_cut=at is not None)
+    return Found(items=items, next_before=before if stretch else None, is_cut=stretch is not None)
+
+
+def _find_stretch(project: Project, *, before: str | None, n_rows: int) -> tuple[str, str] | None:
+    """Return the ids between which the next so many trajectories of the project lie, None when there are no more."""
+    ids = Trajectory.objects.filter(project=project).order_by("-pk").values_list("pk", flat=True)
+    if before is not None:
+        ids = ids.filter(pk__lt=before)
+    newest = ids.first()
+    oldest = ids[n_rows - 1 : n_rows].first() or ids.reverse().first()
+    return (oldest, newest) if oldest and newest else None
+
+
+def _probe_by_index() -> None:
+    """Have Postgres, in this transaction, look up what hangs on each trajectory of a stretch, which is short: it thinks
+    little of reading a whole table of words."""
+    with connection.cursor() as cursor:
+        for name in ("enable_hashjoin", "enable_mergejoin", "enable_seqscan"):
+            cursor.execute("SELECT set_config(%s, 'off', true)", [name])
 
 
 def _find_floor(project: Project, *, before: str, n_rows: int) -> str | None:
