@@ -52,6 +52,7 @@ function settle() {
 }
 
 function show(node) {
+  if (ahead?.id === node.dataset.review) ahead = null; // it came ahead while it was asked for
   desk().replaceWith(node);
   window.htmx?.process(node);
   window.scrollTo({ top: 0 });
@@ -92,9 +93,10 @@ async function advance() {
     const found = await fetchDesk(new URLSearchParams({ part: "1" }));
     if (found.id && found.id in readOutbox()) throw new Error("not saved yet");
     show(found.node);
-  } catch {
+  } catch (error) {
     form()?.removeAttribute("inert");
     showUnsaved();
+    if (document.getElementById("unsaved").hidden) say(`The next item did not come (${error.message}): reload the page`, "failed");
   }
 }
 
