@@ -5,8 +5,9 @@
 
 Measured in turns (see `bench.rounds`): the stub alone, a bare Starlette pass-through, our gateway with durable capture
 to Postgres on (one process, then two), LiteLLM's proxy and Portkey's gateway. The pass-through calls the stub by
-aiohttp, the faster of the usual two client libraries. Prints a table, the ratios that matter and,
-last, one line `BENCH_GATEWAY {json}`. Needs wrk, and npm for Portkey; starts its own Postgres (fsync on) and Valkey.
+aiohttp, the faster of the usual two client libraries. Prints a table, what a write to this disk takes (a commit waits
+for one), the ratios that matter and, last, one line `BENCH_GATEWAY {json}`. Needs wrk, and npm for Portkey; starts its
+own Postgres (fsync on) and Valkey.
 """
 
 import argparse
@@ -37,7 +38,7 @@ from bench.rounds import (
     subtract_p50,
     watch_memory,
 )
-from bench.services import answers, running, start_services, wait_for
+from bench.services import answers, measure_fsync_ms, running, start_services, wait_for
 from worker.host.programs import read_procfile
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -155,6 +156,8 @@ def run_all(options: argparse.Namespace, folder: Path, stack: ExitStack) -> dict
     for request_kb, times in first_tokens.items():
         said = ", ".join(f"{name} {ms:.3f}" if ms else f"{name} fails" for name, ms in times.items())
         print(f"time to first token, ms (median, {request_kb} KB): {said}")
+    fsync_ms = measure_fsync_ms(folder)
+    print(f"8 KB on disk, ms (median): {fsync_ms}")
     gateway = next(server for server in servers if server.name == "gateway")
     looks = measure_memory(gateway, folder=folder, n_calls=options.calls)
     ratios = find_ratios(cells, first_tokens)
@@ -163,6 +166,7 @@ def run_all(options: argparse.Namespace, folder: Path, stack: ExitStack) -> dict
     return {
         "cells": [cell.figures() for cell in cells],
         "first_token_ms": first_tokens,
+        "fsync_ms": fsync_ms,
         "memory": looks,
         "ratios": ratios,
     }

@@ -2,7 +2,9 @@
 
 import os
 import signal
+import statistics
 import subprocess
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -48,6 +50,23 @@ def start_services(folder: Path, stack: ExitStack) -> dict[str, str]:
         "REDIS_URL": f"unix://{redis_socket}",
         "CLAW_DATA_DIR": str(folder / "data"),
     }
+
+
+def measure_fsync_ms(folder: Path, *, n: int = 200) -> float:
+    """Return the median time in which 8 KB are written and safe on this disk: no commit takes less."""
+    data, times_s = os.urandom(8192), list[float]()
+    descriptor = os.open(folder / "fsync", os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        os.pwrite(descriptor, bytes(n * len(data)), 0)
+        os.fsync(descriptor)
+        for place in range(n):
+            began = time.perf_counter()
+            os.pwrite(descriptor, data, place * len(data))
+            os.fdatasync(descriptor)
+            times_s.append(time.perf_counter() - began)
+    finally:
+        os.close(descriptor)
+    return round(1000 * statistics.median(times_s), 3)
 
 
 def wait_for(name: str, check: health.Check) -> None:
