@@ -195,7 +195,11 @@ def _check_patterns(built_in: Sequence[str], own: Sequence[Mapping[str, str]]) -
 
 def mark_keys_used(uses: Mapping[str, datetime]) -> None:
     """Keep when each key was last used: key id → when. A use that is not a minute newer than the one known is not."""
+    known = dict(ApiKey.objects.filter(pk__in=uses).values_list("pk", "last_used_at"))
     for key_id, used_at in sorted(uses.items()):
+        last = known.get(key_id)
+        if last is not None and last >= used_at - USE_IS_WRITTEN_EVERY:
+            continue
         stale = Q(last_used_at=None) | Q(last_used_at__lt=used_at - USE_IS_WRITTEN_EVERY)
         ApiKey.objects.filter(stale, pk=key_id).update(last_used_at=used_at)
 

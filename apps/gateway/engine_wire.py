@@ -172,18 +172,14 @@ class Wire(asyncio.Protocol):
         data = self._parts[0] if len(self._parts) == 1 else b"".join(self._parts)
         self._parts.clear()
         self._n_waiting = 0
-        if self._is_paused:
-            self._is_paused = False
-            self.transport.resume_reading()
+        self._resume()
         return data
 
     async def read_all(self) -> bytes:
         """Return all that is still to come; raises WireError."""
         self._is_whole = True
         if not self._is_over:
-            if self._is_paused:
-                self._is_paused = False
-                self.transport.resume_reading()
+            self._resume()
             await self._wait()
         return await self.read()
 
@@ -191,6 +187,7 @@ class Wire(asyncio.Protocol):
         """The answer is not wanted any more: keep the connection for the next one if it came to its end, else close."""
         if self._is_over and self._is_kept and not self.transport.is_closing():
             self._on_head = None
+            self._resume()
             self._stop_clock()
             self._wires.keep(self, self._server)
         else:
@@ -288,6 +285,13 @@ class Wire(asyncio.Protocol):
         if waiter is not None and not waiter.done() and (self._fault is not None or self._is_ready()):
             waiter.set_result(None)
 
+    def _resume(self) -> None:
+        """Let more come, if too much waited before."""
+        if self._is_paused and not self.transport.is_closing():
+            self.transport.resume_reading()
+            self._heard_at = self._loop.time()
+        self._is_paused = False
+
     def _break(self, reason: str) -> None:
         self._fault = self._fault or WireError(reason)
         self._is_kept = False
@@ -297,8 +301,8 @@ class Wire(asyncio.Protocol):
     def _check_silence(self) -> None:
         """One timer for many bytes: it looks how long ago the last ones came."""
         left_s = self._heard_at + SILENCE_S - self._loop.time()
-        if left_s > 0:
-            self._clock = self._loop.call_later(left_s, self._check_silence)
+        if left_s > 0 or self._is_paused:  # who is not listened to is not silent
+            self._clock = self._loop.call_later(left_s if left_s > 0 else SILENCE_S, self._check_silence)
             return
         self._clock = None
         self._break("the server did not answer in time")

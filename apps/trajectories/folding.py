@@ -1,4 +1,4 @@
-"""Turns the exchanges of one agent into steps of trajectories. Knows neither the loop nor the locks around it
+"""Turns exchanges into steps of trajectories. Knows neither the loop nor the locks around it
 (`recorder.py`)."""
 
 from collections.abc import Sequence
@@ -29,12 +29,13 @@ class FoldedCall:
 
 
 def fold_exchanges(exchanges: Sequence[Exchange]) -> list[FoldedCall]:
-    """Add the exchanges' steps to their trajectories, in order. All are of one agent.
+    """Add the exchanges' steps to their trajectories, in order.
 
     A call that got no answer makes no step; its trajectory, if it has one, is marked. A call that ended after its
     trajectory was complete is kept there, out of training. Raises UnreadableExchange when one has no place at all.
     """
     shared = SharedRows()
+    shared.read_callers(exchanges)
     calls = [(read_call(exchange), _find_caller(exchange, shared=shared)) for exchange in exchanges]
     read_ahead(calls, shared=shared)
     folded = [_fold_call(call, caller, shared=shared) for call, caller in calls]
@@ -46,7 +47,7 @@ def _find_caller(exchange: Exchange, *, shared: SharedRows) -> Caller:
     agent = shared.find_agent(exchange)
     if agent is None:
         raise UnreadableExchange(f"its agent {exchange.agent_id} or project {exchange.project_id} no longer exists")
-    return Caller(agent=agent, key=shared.find_key(exchange, agent))
+    return Caller(agent=agent, key=shared.find_key(exchange))
 
 
 def _fold_call(call: Call, caller: Caller, *, shared: SharedRows) -> FoldedCall:

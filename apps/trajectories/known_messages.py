@@ -12,7 +12,7 @@ from typing import Any
 from apps.trajectories.least_used import LeastUsed
 from apps.trajectories.messages import KnownMessage, Message, dump_json
 
-MAX_BYTES = 64 * 1024 * 1024
+MAX_BYTES = 32 * 1024 * 1024  # of each; the web process reads calls too, when its API is asked for one that waits
 _scan = json.JSONDecoder().raw_decode
 _skip_space = re.compile(r"[ \t\n\r]*").match
 _MESSAGES = "messages"

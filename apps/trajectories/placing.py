@@ -17,7 +17,7 @@ from apps.trajectories.token_index import load_token_index
 
 RETRY_WINDOW = timedelta(minutes=2)
 NOTICED_WITHIN = timedelta(seconds=1)  # the gateway may hear that a client is gone after it tries again
-_MAX_LOCKED_AHEAD = 100  # equal conversations may be many, and only one of them is meant
+_MAX_LOCKED_AHEAD = 200  # equal conversations may be many, and only one of them is meant
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,14 +47,14 @@ class Caller:
 
 
 def read_ahead(calls: Sequence[tuple[Call, Caller]], *, shared: SharedRows) -> None:
-    """Read and lock in a few queries what placing these calls of one agent will most likely ask for."""
+    """Read and lock in a few queries what placing these calls will most likely ask for."""
     if not calls:
         return
-    agent = calls[0][1].agent
+    agent_ids = {caller.agent.id for _, caller in calls}
     named = {call.exchange.trajectory_id for call, _ in calls if call.exchange.trajectory_id}
     sessions_named = {_session_of(call) for call, caller in calls if _is_session_named(call, caller)}
     shared.lock_trajectories(named)
-    shared.lock_sessions(sessions_named, agent=agent, since=min(call.exchange.ended_at for call, _ in calls))
+    shared.lock_sessions(sessions_named, agent_ids=agent_ids, since=min(call.exchange.ended_at for call, _ in calls))
     states: set[str] = set()
     failed: set[str] = set()
     for call, caller in calls:

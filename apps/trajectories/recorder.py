@@ -5,7 +5,8 @@ lock for each agent keeps its calls in order, and `folded_at` is set in the tran
 Knows nothing of what is in an exchange.
 """
 
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
 
 import structlog
 from django.db import Error, InterfaceError, OperationalError, connection, transaction
@@ -40,6 +41,10 @@ class _Folded:
     is_busy: bool = False
 
 
+_Queues = dict[str, list[str]]
+"""By agent, the ids of its calls that wait to be folded, in order."""
+
+
 def fold_pending(*, limit: int = ROUND) -> int:
     """Fold up to `limit` exchanges and return how many are done. Raises a database error when Postgres is away."""
     return _fold_all(_read_pending(Exchange.objects.unfolded(), limit=limit), wait_s=0)
@@ -63,16 +68,41 @@ def _fold_all(pending: list[tuple[str, str]], *, wait_s: float) -> int:
     by_agent: dict[str, list[str]] = {}
     for exchange_id, agent_id in pending:
         by_agent.setdefault(agent_id, []).append(exchange_id)
-    n_done, trajectories = 0, dict[str, str]()
+    folded = _sum(_fold_group(group, wait_s=wait_s) for group in _make_groups(by_agent))
+    publish_many(folded.trajectories, kind="trajectory")
+    return folded.n_done
+
+
+def _make_groups(by_agent: _Queues) -> Iterator[_Queues]:
+    """Yield agents with few calls together, up to a batch; a transaction for each would cost more than their calls."""
+    group: _Queues = {}
     for agent_id, ids in by_agent.items():
-        for start in range(0, len(ids), BATCH):
-            folded = _fold_batch(ids[start : start + BATCH], agent_id, wait_s=wait_s)
-            n_done += folded.n_done
-            trajectories |= folded.trajectories
-            if folded.is_busy:
-                break
-    publish_many(trajectories, kind="trajectory")
-    return n_done
+        if group and sum(map(len, group.values())) + len(ids) > BATCH:
+            yield group
+            group = {}
+        group[agent_id] = ids
+    if group:
+        yield group
+
+
+def _fold_group(group: _Queues, *, wait_s: float) -> _Folded:
+    """Fold the calls of several agents in one transaction; agent by agent if any of them gives trouble."""
+    if len(group) > 1:
+        try:
+            with transaction.atomic():
+                free = _lock_agents(group)
+                return _fold_locked([exchange_id for agent_id in free for exchange_id in group[agent_id]])
+        except Exception as error:  # whatever is wrong with one exchange must not stop the others
+            if is_transient(error) and not is_deadlock(error):
+                raise
+        log.info("recorder.agent_by_agent", n=len(group))
+    return _sum(_fold_queue(ids, agent_id, wait_s=wait_s) for agent_id, ids in group.items())
+
+
+def _fold_queue(ids: list[str], agent_id: str, *, wait_s: float) -> _Folded:
+    """Fold exchanges of one agent, batch by batch, as long as no other recorder has it."""
+    batches = (ids[start : start + BATCH] for start in range(0, len(ids), BATCH))
+    return replace(_sum(_fold_batch(batch, agent_id, wait_s=wait_s) for batch in batches), is_busy=False)
 
 
 def _fold_batch(ids: list[str], agent_id: str, *, wait_s: float) -> _Folded:
@@ -88,13 +118,19 @@ def _fold_batch(ids: list[str], agent_id: str, *, wait_s: float) -> _Folded:
         if is_transient(error) and not is_deadlock(error):
             raise
     log.info("recorder.one_by_one", agent=agent_id, n=len(ids))
+    return _sum(_fold_batch([exchange_id], agent_id, wait_s=wait_s) for exchange_id in ids)
+
+
+def _sum(parts: Iterable[_Folded]) -> _Folded:
+    """Add up what becomes of parts of a queue, in order. It ends where the agent is busy: a later call must wait for an
+    earlier one.
+    """
     n_done, trajectories = 0, dict[str, str]()
-    for exchange_id in ids:
-        folded = _fold_batch([exchange_id], agent_id, wait_s=wait_s)
-        if folded.is_busy:  # an earlier call is not folded yet: a later one must wait
+    for part in parts:
+        n_done += part.n_done
+        trajectories |= part.trajectories
+        if part.is_busy:
             return _Folded(n_done=n_done, trajectories=trajectories, is_busy=True)
-        n_done += folded.n_done
-        trajectories |= folded.trajectories
     return _Folded(n_done=n_done, trajectories=trajectories)
 
 
@@ -121,6 +157,17 @@ def _give_up(exchange_id: str, error: Exception) -> int:
         Exchange.objects.filter(pk=exchange_id).update(folded_at=timezone.now())  # Somebody put it back into the queue.
         return 0
     return _set_aside(exchange_id, error)
+
+
+def _lock_agents(agent_ids: Iterable[str]) -> list[str]:
+    """Take the turns of these agents until the transaction ends; returns those that no other recorder has."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT agent FROM unnest(%s::text[]) agent "
+            "WHERE pg_try_advisory_xact_lock(hashtextextended('fold ' || agent, 0))",
+            [list(agent_ids)],
+        )
+        return [agent_id for (agent_id,) in cursor.fetchall()]
 
 
 def _lock_agent(agent_id: str, *, wait_s: float) -> bool:

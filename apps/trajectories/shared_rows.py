@@ -56,19 +56,24 @@ class SharedRows:
         self._next_indexes: dict[str, int] = {}
         self._changed: set[str] = set()
 
+    def read_callers(self, exchanges: Sequence[Exchange]) -> None:
+        """Read the agents and keys of all the exchanges, in one go each."""
+        agents = Agent.objects.in_bulk({exchange.agent_id for exchange in exchanges})
+        keys = ApiKey.objects.in_bulk({exchange.key_id for exchange in exchanges})
+        for exchange in exchanges:
+            agent, key = agents.get(exchange.agent_id), keys.get(exchange.key_id)
+            is_there = agent is not None and agent.project_id == exchange.project_id
+            self._agents[exchange.agent_id, exchange.project_id] = agent if is_there else None
+            is_its_own = key is not None and key.agent_id == exchange.agent_id
+            self._keys[exchange.key_id, exchange.agent_id] = key if is_its_own else None
+
     def find_agent(self, exchange: Exchange) -> Agent | None:
         """Return the exchange's agent if it still exists, in its project."""
-        name = (exchange.agent_id, exchange.project_id)
-        if name not in self._agents:
-            self._agents[name] = Agent.objects.filter(pk=exchange.agent_id, project_id=exchange.project_id).first()
-        return self._agents[name]
+        return self._agents[exchange.agent_id, exchange.project_id]
 
-    def find_key(self, exchange: Exchange, agent: Agent) -> ApiKey | None:
+    def find_key(self, exchange: Exchange) -> ApiKey | None:
         """Return the exchange's key if it still exists and is the agent's."""
-        name = (exchange.key_id, agent.id)
-        if name not in self._keys:
-            self._keys[name] = ApiKey.objects.filter(pk=exchange.key_id, agent=agent).first()
-        return self._keys[name]
+        return self._keys[exchange.key_id, exchange.agent_id]
 
     def find_version_id(self, version_id: str) -> str | None:
         """Return the version's id if there is such a version."""
@@ -102,12 +107,12 @@ class SharedRows:
         trajectory = self._trajectories.get(trajectory_id)
         return trajectory if trajectory is not None and trajectory.project_id == project_id else None
 
-    def lock_sessions(self, sessions: Iterable[Session], *, agent: Agent, since: datetime) -> None:
-        """Lock the trajectories of sessions that are open or were so at `since`, in one go."""
+    def lock_sessions(self, sessions: Iterable[Session], *, agent_ids: Iterable[str], since: datetime) -> None:
+        """Lock the trajectories of these agents' sessions that are open or were so at `since`, in one go."""
         unknown = set(sessions) - self._sessions.keys()
         if not unknown:
             return
-        rows = Trajectory.objects.select_for_update().open_at(since).filter(agent=agent)
+        rows = Trajectory.objects.select_for_update().open_at(since).filter(agent_id__in=set(agent_ids))
         named = rows.filter(key_id__in={key for key, _ in unknown}, session_key__in={name for _, name in unknown})
         found: dict[Session, list[Trajectory]] = defaultdict(list)
         for row in named.order_by("pk"):
@@ -116,8 +121,8 @@ class SharedRows:
 
     def find_session(self, session: Session, *, agent: Agent, moment: datetime) -> Trajectory | None:
         """Return the latest trajectory of the session that a call which ended then goes on with, locked."""
-        self.lock_sessions([session], agent=agent, since=moment)
-        found = reversed(self._sessions[session])
+        self.lock_sessions([session], agent_ids=[agent.id], since=moment)
+        found = [row for row in reversed(self._sessions[session]) if row.agent_id == agent.id]
         return next((row for row in found if is_open_at(completed_at=row.completed_at, moment=moment)), None)
 
     def add_trajectory(self, trajectory: Trajectory) -> None:

@@ -174,6 +174,17 @@ async def test_a_wire_that_is_left_early_is_closed(wires: Wires) -> None:
         assert wire.transport.is_closing()
 
 
+async def test_a_long_answer_that_nobody_read_holds_up_no_later_one(wires: Wires) -> None:
+    body = b"x" * 150_000  # comes in one piece, more than may wait
+    server = Server(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body))
+    async with serving(server) as url, asyncio.timeout(10):
+        for _ in range(5):
+            wire = await ask(wires, url, is_whole=False)
+            await asyncio.sleep(0.01)
+            wire.leave()
+        assert await read(wires, url, is_whole=False) == body
+
+
 async def test_words_that_nobody_asked_for_are_not_the_next_answer(wires: Wires) -> None:
     server = Server(OK, OK)  # the second one belongs to nothing
     async with serving(server) as url:
@@ -206,6 +217,19 @@ async def test_a_server_that_falls_silent_is_given_up(
     async with serving(Server(*pieces, pause_s=60)) as url, asyncio.timeout(10):
         with pytest.raises(WireError, match="in time"):
             await read(wires, url, is_whole=False)
+
+
+async def test_a_server_that_nobody_listens_to_is_not_given_up(wires: Wires, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine_wire, "SILENCE_S", 0.1)
+    piece = b"100000\r\n%b\r\n" % (b"x" * 0x100000)
+    async with serving(Server(CHUNKED, *[piece] * 10, b"0\r\n\r\n", pause_s=0)) as url:
+        wire = await ask(wires, url, is_whole=False)
+        await asyncio.sleep(0.4)
+        n_read = 0
+        while data := await wire.read():
+            n_read += len(data)
+        wire.leave()
+    assert n_read == 10 * 0x100000
 
 
 async def test_what_nobody_reads_does_not_gather_here(wires: Wires) -> None:

@@ -4,8 +4,10 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
+import psycopg
 import pytest
 from django.db import InterfaceError, OperationalError, ProgrammingError, connection
+from pytest_django import DjangoAssertNumQueries
 
 from apps.accounts.access import Caller
 from apps.accounts.models import ApiKey
@@ -14,9 +16,9 @@ from apps.trajectories import recorder
 from apps.trajectories.folding import FoldedCall, fold_exchanges
 from apps.trajectories.inbox import retry_call
 from apps.trajectories.models import Exchange, Step, Trajectory
-from apps.trajectories.recorder import fold_pending
+from apps.trajectories.recorder import fold_agent, fold_pending
 from apps.trajectories.trie import load_steps
-from tests.factories.accounts import MembershipFactory
+from tests.factories.accounts import ApiKeyFactory, MembershipFactory
 from tests.factories.trajectories import ExchangeFactory, TrajectoryFactory
 
 pytestmark = pytest.mark.django_db
@@ -161,3 +163,51 @@ def test_an_unknown_version_is_no_reason_to_lose_a_call(key: ApiKey) -> None:
     ExchangeFactory.create(key=key, version_id=new_id("ver"))
     fold_pending()
     assert Step.objects.get().version is None
+
+
+def make_crowd(n: int) -> list[ApiKey]:
+    """Return keys of so many agents, each with two calls that wait."""
+    keys = [ApiKeyFactory.create() for _ in range(n)]
+    history = [user("first"), {"role": "assistant", "content": "hi"}, user("second")]
+    for n_said in (1, 3):
+        for key in keys:
+            ExchangeFactory.create(key=key, messages=history[:n_said], session_key="main")
+    return keys
+
+
+def test_calls_of_many_agents_take_few_statements(django_assert_max_num_queries: DjangoAssertNumQueries) -> None:
+    keys = make_crowd(20)
+    with django_assert_max_num_queries(20 + 20):  # of each key it is noted, once a minute, that it was used
+        assert fold_pending() == 40
+    assert [key.agent.trajectories.get().steps.count() for key in keys] == [2] * 20
+
+
+def test_of_many_agents_one_with_poison_holds_up_no_other() -> None:
+    keys = make_crowd(3)
+    poison = ExchangeFactory.create(key=keys[1], request=b"{", session_key="main")
+    late = ExchangeFactory.create(key=keys[1], messages=[user("third")], session_key="main")
+
+    assert fold_pending() == 8
+
+    assert list(Exchange.objects.set_aside().values_list("id", flat=True)) == [poison.id]
+    assert [key.agent.trajectories.get().steps.count() for key in keys] == [2, 3, 2]
+    assert Step.objects.filter(exchange_id=late.id).exists()
+
+
+def test_an_agent_that_another_recorder_has_is_passed_over() -> None:
+    keys = make_crowd(3)
+    with psycopg.connect(**connection.get_connection_params()) as other:
+        other.execute("SELECT pg_advisory_lock(hashtextextended(%s, 0))", [f"fold {keys[1].agent_id}"])
+        assert fold_pending() == 4
+        assert fold_agent(keys[1].agent_id, wait_s=0) == 0
+    assert fold_pending() == 2
+    assert [key.agent.trajectories.get().steps.count() for key in keys] == [2] * 3
+
+
+def test_a_key_of_another_agent_makes_no_session_of_this_one(key: ApiKey, other_key: ApiKey) -> None:
+    """The ledger's ids are no foreign keys: what they say is looked at."""
+    ExchangeFactory.create(key=key, messages=[user("a")], session_key="main")
+    ExchangeFactory.create(key=key, messages=[user("b")], session_key="main", key_id=other_key.id)
+
+    assert fold_pending() == 2
+    assert sorted(Trajectory.objects.values_list("key_id", "n_steps"), key=str) == [(key.id, 1), (None, 1)]
