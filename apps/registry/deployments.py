@@ -21,6 +21,12 @@ STUCK_S = 600.0  # longer than any change of weights takes
 BASE_WEIGHTS = "base"  # what an engine's weights are called when they are its base's
 
 
+class EngineMoving(EngineUnreachable):
+    """Another process is changing the engine's weights: it will answer soon."""
+
+    code = "engine_moving"
+
+
 def load_version(engine: Engine, version: Version, *, client: EngineClient) -> None:
     """Put the version on the engine under its name, unless it is there. Raises the client's errors, recorded."""
     if not version.is_adapter:
@@ -50,7 +56,7 @@ def put_weights(engine: Engine, whole: Version | None, *, base_dir: str, client:
     """Have the engine hold this whole model, None for its base in `base_dir`. Adapters of what was there are dropped.
 
     Raises the client's errors: then the engine holds what it held before, or, where it cannot be reached, is left for
-    `reconcile` with its calls held. Raises EngineUnreachable while another process changes its weights.
+    `reconcile` with its calls held. Raises EngineMoving while another process changes its weights.
     """
     engine.refresh_from_db(fields=["weights", "moving_since"])
     if engine.moving_since is None and engine.weights_id == (whole.id if whole else None):
@@ -71,10 +77,9 @@ def put_weights(engine: Engine, whole: Version | None, *, base_dir: str, client:
 def claim_weights(engine: Engine) -> None:
     """Say that the engine's weights are about to change, and wait until gateways hold their calls."""
     free = Engine.objects.filter(pk=engine.pk, moving_since=engine.moving_since)
-    if engine.moving_since is not None and not is_stuck(engine):
-        raise EngineUnreachable(f"{engine.base_url}: its weights are being changed by another process")
-    if free.update(moving_since=timezone.now()) != 1:
-        raise EngineUnreachable(f"{engine.base_url}: its weights are being changed by another process")
+    is_taken = engine.moving_since is not None and not is_stuck(engine)
+    if is_taken or free.update(moving_since=timezone.now()) != 1:
+        raise EngineMoving(f"{engine.base_url}: its weights are being changed by another process")
     notify_processes(ROUTES_CHANGED)
     time.sleep(HEAR_S)
 

@@ -18,7 +18,14 @@ from apps.core.jobs import queue_task
 from apps.core.notices import ROUTES_CHANGED, notify_processes
 from apps.registry.addresses import check_name
 from apps.registry.client import EngineClient, EngineUnreachable, ProviderClient, ServedModel
-from apps.registry.deployments import is_stuck, load_version, put_weights, record_deployment, unload_version
+from apps.registry.deployments import (
+    EngineMoving,
+    is_stuck,
+    load_version,
+    put_weights,
+    record_deployment,
+    unload_version,
+)
 from apps.registry.models import (
     AliasName,
     Deployment,
@@ -53,11 +60,15 @@ def reconcile_engines() -> None:
 
 def reconcile_engine(engine: Engine) -> bool:
     """Learn one engine's health and put back what aliases need. Returns whether routes may have changed."""
+    has_news = False
     try:
         with EngineClient(engine.base_url) as client:
             models = client.list_models()
-            has_news = _learn_models(engine, models) | restore_weights(engine, client=client)
+            has_news |= _learn_models(engine, models)
+            has_news |= restore_weights(engine, client=client)
             has_news |= restore_aliased_versions(engine, models, client=client)
+    except EngineMoving:
+        log.info("engine.moving", engine=engine.id)  # it is well, and whoever changes it will say what it has
     except EngineUnreachable as error:
         return _note_silence(engine, error)
     except ServiceError as error:

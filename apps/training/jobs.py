@@ -1,12 +1,12 @@
 """From a run's rows to what the trainer process is told. Knows no file and no process."""
 
-from apps.core.contracts.training import LoraSettings, OptimizerSettings, TrainJob
+from apps.core.contracts.training import LoraSettings, OptimizerSettings, TokenText, TrainJob
 from apps.training.models import Run
 from apps.training.objectives import build_critic, build_loss
 from apps.training.recipes import RecipeConfig, read_recipe
 
 
-def build_job(run: Run, *, device: str, engine_dtype: str) -> TrainJob:
+def build_job(run: Run, *, device: str, engine_dtype: str, token_texts: tuple[TokenText, ...] = ()) -> TrainJob:
     """Return the trainer's job. It computes as exactly as the engines do, so that both can be compared."""
     recipe, start = read_recipe(run.recipe), run.start_version
     return TrainJob(
@@ -32,6 +32,7 @@ def build_job(run: Run, *, device: str, engine_dtype: str) -> TrainJob:
         tuning=recipe.tuning,
         offload=recipe.offload,
         gradient_checkpointing=recipe.gradient_checkpointing,
+        token_texts=token_texts,
         keep_checkpoints=recipe.keep_checkpoints,
         keep_best=recipe.keep_best,
     )

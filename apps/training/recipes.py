@@ -301,8 +301,7 @@ class RecipeConfig(ResourceConfig):
     @model_validator(mode="after")
     def check_combination(self) -> Self:
         """Refuse settings that would be ignored or cannot be served."""
-        if self.algorithm == REWARD_MODEL and self.tuning != "lora":
-            raise ValueError("a reward model is trained with the tuning lora only")
+        self._check_resources_fit()
         if self.loss not in LOSSES[self.algorithm]:
             fitting = " or ".join(LOSSES[self.algorithm])
             raise ValueError(f"loss {self.loss} is none of the algorithm {self.algorithm}; choose {fitting}")
@@ -324,6 +323,12 @@ class RecipeConfig(ResourceConfig):
                 f"({self.group_size}): a step takes whole groups"
             )
         return self
+
+    def _check_resources_fit(self) -> None:
+        if self.algorithm == REWARD_MODEL and self.tuning != "lora":
+            raise ValueError("a reward model is trained with the tuning lora only")
+        if self.algorithm != POLICY_GRADIENT and self.keep_best == "reward_mean":
+            raise ValueError("keep_best reward_mean has no effect without rewards; choose loss with this algorithm")
 
     def _refuse_what_is_ignored(self, axis: str) -> None:
         choices, chosen = OWN_SETTINGS[axis], getattr(self, axis)

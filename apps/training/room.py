@@ -16,6 +16,7 @@ from apps.training.models import Metric, TrainHost
 from apps.training.recipes import RecipeConfig
 
 N_POINTS = 20  # of the last steps, by which the pace is measured
+MEASURED = ("tokens", "tokens_per_s", "trajectories")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,9 +90,7 @@ def _read_free_disk() -> int | None:
 def _read_pace(project: Project) -> Pace | None:
     """Return how fast the project's last steps were, and how long their trajectories."""
     points = Metric.objects.filter(run__project=project).order_by("-at")[:N_POINTS]
-    rows = [
-        row for row in points.values_list("values", flat=True) if row.get("tokens_per_s") and row.get("trajectories")
-    ]
+    rows = [row for row in points.values_list("values", flat=True) if all(map(row.get, MEASURED))]
     if not rows:
         return None
     return Pace(

@@ -24,7 +24,7 @@ ASK_S = 10
 def note_ready(sender: object, **_: object) -> None:
     """Called by Celery in every worker; only those of the train queue have a host to tell of."""
     app: Celery = sender.app  # type: ignore[attr-defined]  # the consumer's
-    if QUEUE_TRAIN in app.amqp.queues:
+    if QUEUE_TRAIN in app.amqp.queues.consume_from:
         report_this_host()
 
 

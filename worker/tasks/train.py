@@ -12,6 +12,7 @@ from apps.training.fence import AttemptLost
 from apps.training.jobs import build_job
 from apps.training.models import Attempt, RunState
 from apps.training.recipes import read_recipe
+from apps.training.token_samples import sample_token_texts
 from worker.engine.launch import detect_device
 from worker.tasks.hardware import report_this_host
 from worker.tasks.run_folder import run_folder
@@ -45,7 +46,12 @@ def run_attempt(attempt: Attempt, *, limits: Limits | None = None) -> None:
     run = attempt.run
     recipe = read_recipe(run.recipe)
     folder = run_folder(run.id)
-    job = build_job(run, device=detect_device(), engine_dtype=settings.CLAW.engine_dtype)
+    job = build_job(
+        run,
+        device=detect_device(),
+        engine_dtype=settings.CLAW.engine_dtype,
+        token_texts=sample_token_texts(run.policy),
+    )
     repeatable = range(max(1, run.steps_done - recipe.keep_checkpoints), run.steps_done + 1)
     folder.prepare(job, keep_batches=[*repeatable, *leases.list_leased_steps(run)])
     events = EventReader(attempt, folder.events())

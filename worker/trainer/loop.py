@@ -38,6 +38,7 @@ POLL_S = 0.25
 def run_job(job: TrainJob, *, run_dir: Path, log: EventLog, ranks: Ranks) -> None:
     """Train to `job.n_steps`, from the newest checkpoint if there is one. Raises StopRequested or TrainerError."""
     algorithm, renderer = find_algorithm(job), Renderer(job.base_model_dir)
+    renderer.check_tokenizer(job.token_texts)
     policy = algorithm.load(job)
     policy.register_forward_pre_hook(lambda *_: ranks.beat())
     engine = build_engine(policy, job)

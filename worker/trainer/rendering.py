@@ -6,6 +6,7 @@ behind it: what follows there a policy never samples.
 
 import dataclasses
 import json
+from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from typing import Any
 from transformers import AutoTokenizer
 
 from apps.core.contracts.labelled import Answer, Conversation, Judged
-from apps.core.contracts.training import Probe, TrainBatch, TrainSample
+from apps.core.contracts.training import Probe, TokenText, TrainBatch, TrainSample
 from worker.engine.models.chat_template_path import CHAT_TEMPLATE
 from worker.trainer.errors import BatchError, TrainerError
 
@@ -21,10 +22,25 @@ PROBE_TOKENS = 256
 
 
 class Renderer:
-    """Renders for one model; its tokenizer is loaded when the first answer needs it."""
+    """Renders for one model; its tokenizer is loaded when it is first needed."""
 
     def __init__(self, model_dir: Path | str) -> None:
         self._model_dir = str(model_dir)
+
+    def check_tokenizer(self, texts: Sequence[TokenText]) -> None:
+        """Raise TrainerError when the engines' tokens are not this model's: what they sampled would mean other words.
+
+        Most must differ, as they do between tokenizers: engines may put single odd ones in words of their own.
+        """
+        ours = {token.token_id: str(self._tokenizer.decode([token.token_id])) for token in texts}
+        others = [token for token in texts if ours[token.token_id] != token.text]
+        if len(others) > len(texts) / 2:
+            first = others[0]
+            raise TrainerError(
+                f"{len(others)} of {len(texts)} tokens mean something else to the engine: {first.token_id} is "
+                f"{first.text!r} there and {ours[first.token_id]!r} in {self._model_dir}. Another tokenizer: "
+                "have engines and trainer read the same one."
+            )
 
     def render_batch(self, batch: TrainBatch) -> TrainBatch:
         """Return the batch with tokens for every answer and for the probe. Raises BatchError that names the answer."""
@@ -91,7 +107,7 @@ class Renderer:
             return AutoTokenizer.from_pretrained(self._model_dir, local_files_only=True)
         except (OSError, ValueError) as error:
             raise TrainerError(
-                f"The tokenizer in {self._model_dir} cannot be loaded: {error}. Answers that came as text need it."
+                f"The tokenizer in {self._model_dir} cannot be loaded: {error}. What comes as text needs it."
             ) from error
 
 

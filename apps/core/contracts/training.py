@@ -125,6 +125,14 @@ class Probe:
 
 
 @dataclass(frozen=True, kw_only=True)
+class TokenText:
+    """A token as the engine that samples has it, by which the trainer knows that its tokenizer is the same."""
+
+    token_id: int
+    text: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class TrainJob:
     """Everything one trainer process needs to know; read once at its start."""
 
@@ -155,6 +163,8 @@ class TrainJob:
     """What is held in the host's memory rather than the GPU's: "none", "optimizer", "parameters" (and optimizer)."""
     gradient_checkpointing: bool = False
     """Whether each layer's activations are computed again in the backward pass rather than kept."""
+    token_texts: tuple[TokenText, ...] = ()
+    """Some tokens of the engines'; none where no engine could be asked."""
     keep_checkpoints: int = 2
     """How many of the newest checkpoints stay."""
     keep_best: str = "none"

@@ -13,6 +13,7 @@ from apps.registry.models import (
     Deployment,
     DeploymentState,
     Engine,
+    EngineState,
     Policy,
     Version,
     VersionKind,
@@ -131,6 +132,17 @@ def test_two_cannot_change_one_engine_at_once(engine: Engine, fake_engine: FakeE
     assert "being changed by another process" in reread(whole).error
     assert reread(whole).state == VersionState.PUBLISHED
     assert fake_engine.weights == ""
+
+
+def test_an_engine_whose_weights_are_changing_counts_as_up(
+    engine: Engine, fake_engine: FakeEngine, publish: Publish
+) -> None:
+    refresh_version(publish())  # an adapter that live names, and that is gone for the moment
+    fake_engine.adapters.clear()
+    Engine.objects.update(moving_since=timezone.now())
+    reconcile_engines()
+    engine.refresh_from_db()
+    assert (engine.state, fake_engine.adapters) == (EngineState.UP, {})
 
 
 def test_a_restarted_engine_gets_its_whole_model_back(engine: Engine, fake_engine: FakeEngine, whole: Version) -> None:

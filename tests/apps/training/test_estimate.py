@@ -13,10 +13,11 @@ from apps.core.errors import InvalidInput
 from apps.registry.models import Policy
 from apps.training.estimate import GIB, Estimate, ModelShape, Pace, Room, estimate_run, find_shortage
 from apps.training.model_shape import read_model_shape
+from apps.training.models import Metric
 from apps.training.recipes import read_recipe
 from apps.training.room import look_ahead, report_host
 from apps.trajectories.models import Trajectory
-from tests.apps.training.conftest import LaunchRun
+from tests.apps.training.conftest import LaunchRun, claim
 
 SMALL = ModelShape(n_parameters=1000, n_layers=2, hidden_size=8, mlp_size=16, query_size=8, key_size=4, vocab_size=32)
 SEVEN_B = ModelShape(
@@ -162,3 +163,14 @@ def test_what_needs_a_gpu_is_refused_without_one(
     with pytest.raises(InvalidInput, match="GPU") as caught:
         launch(**chosen)
     assert caught.value.field == f"recipe.{field}"
+
+
+def test_time_is_known_after_a_first_run(known_model: Policy, launch: LaunchRun, two_ready: list[Trajectory]) -> None:
+    run = launch()
+    attempt = claim(run)
+    recipe = read_recipe({"trajectories_per_step": 10, "n_steps": 3})
+    assert look_ahead(run.project, recipe).seconds is None
+    measured = {"tokens": 1000.0, "tokens_per_s": 100.0, "trajectories": 2}
+    for step, values in enumerate([measured, {"loss": 0.5}], start=1):
+        Metric.objects.create(run=run, attempt=attempt, step=step, values=values)
+    assert look_ahead(run.project, recipe).seconds == 3 * 10 * 500 / 100

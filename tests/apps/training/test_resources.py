@@ -25,6 +25,7 @@ def test_an_adapter_has_the_usual_size_unless_chosen() -> None:
         ({"keep_checkpoints": 0}, "recipe.keep_checkpoints"),
         ({"keep_best": "luck"}, "recipe.keep_best"),
         ({"n_hosts": 0}, "recipe.n_hosts"),
+        ({"algorithm": "sft", "keep_best": "reward_mean"}, "has no effect without rewards"),
     ],
 )
 def test_what_does_not_fit_is_refused_by_name(chosen: dict[str, Any], words: str) -> None:

@@ -10,6 +10,7 @@ import urllib.request
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -164,7 +165,7 @@ def test_a_limit_above_its_context_is_refused_in_words_that_name_it(engine: Engi
 
 STIR = """
 import json, sys, torch
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, AutoTokenizer
 model = AutoModelForCausalLM.from_pretrained(sys.argv[1], dtype=torch.float32)
 torch.manual_seed(1)
 with torch.no_grad():
@@ -172,31 +173,50 @@ with torch.no_grad():
         parameter.add_(torch.randn_like(parameter) * 0.05)
     logprobs, ids = model(torch.tensor([range(3, 13)])).logits[0].log_softmax(-1).max(-1)
 model.save_pretrained(sys.argv[2])
-print(json.dumps([ids.tolist(), logprobs.tolist()]))
+tokenizer = AutoTokenizer.from_pretrained(sys.argv[1])
+words = [tokenizer.decode([token]) for token in range(0, 320, 20)]
+print(json.dumps({"ids": ids.tolist(), "logprobs": logprobs.tolist(), "words": words}))
 """
 
 
-def test_a_whole_model_takes_the_place_of_another_under_calls_and_none_fails(
-    engine: Engine, ml_python: str, tmp_path: Path
-) -> None:
-    stirred = subprocess.run(
-        [ml_python, "-c", STIR, str(engine.model), str(tmp_path / "new")],
-        cwd=ROOT, check=True, capture_output=True, text=True,
-    )  # fmt: skip
-    ids, expected = json.loads(stirred.stdout.splitlines()[-1])
-    wanted = list(enumerate(ids))
-    tolerance = TOLERANCES[detect_dtype()]
+@dataclass(frozen=True, kw_only=True)
+class Stirred:
+    """Another model of the same shape, what it holds most likely, and what its tokens mean, as transformers has it."""
+
+    folder: Path
+    ids: list[int]
+    logprobs: list[float]
+    words: list[str]
+
+
+@pytest.fixture(scope="module")
+def stirred(engine: Engine, ml_python: str, tmp_path_factory: pytest.TempPathFactory) -> Stirred:
+    folder = tmp_path_factory.mktemp("stirred") / "new"
+    answer = subprocess.run(
+        [ml_python, "-c", STIR, str(engine.model), str(folder)], cwd=ROOT, check=True, capture_output=True, text=True
+    )
+    return Stirred(folder=folder, **json.loads(answer.stdout.splitlines()[-1]))
+
+
+def test_its_words_for_tokens_are_the_tokenizers(engine: Engine, stirred: Stirred) -> None:
+    with EngineClient(engine.url) as client:
+        assert [client.read_text("tiny", [token]) for token in range(0, 320, 20)] == stirred.words
+
+
+def test_a_whole_model_takes_the_place_of_another_under_calls_and_none_fails(engine: Engine, stirred: Stirred) -> None:
+    wanted, tolerance = list(enumerate(stirred.ids)), TOLERANCES[detect_dtype()]
     with EngineClient(engine.url) as client, ThreadPoolExecutor(4) as threads:
         before = client.probe_logprobs("tiny", range(3, 13), wanted)
-        assert max(abs(one - other) for one, other in zip(expected, before, strict=True)) > 10 * tolerance.max
+        gaps = [abs(one - other) for one, other in zip(stirred.logprobs, before, strict=True)]
+        assert sum(gaps) / len(gaps) > 2 * tolerance.mean  # the two models can be told apart
         calls = [threads.submit(engine.chat, max_tokens=40, ignore_eos=True, temperature=1) for _ in range(40)]
-        for folder, name in ((tmp_path / "new", "ver_new"), (engine.model, "base")):
+        for folder, name in ((stirred.folder, "ver_new"), (engine.model, "base")):
             client.pause()
             client.reload_weights(str(folder))
             client.name_weights(name)
             client.resume()
             assert client.read_weights_name() == name
             found = client.probe_logprobs("tiny", range(3, 13), wanted)
-            told = expected if name == "ver_new" else before
+            told = stirred.logprobs if name == "ver_new" else before
             assert compare_logprobs(told, found, tolerance=tolerance, engine_id="").n_tokens == 10
         assert all(json.loads(call.result())["usage"]["completion_tokens"] == 40 for call in calls)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from apps.core.contracts.labelled import Answer, Conversation, Judged
-from apps.core.contracts.training import Probe, TrainBatch
+from apps.core.contracts.training import Probe, TokenText, TrainBatch
 from worker.engine.models.tiny import train_tokenizer
 from worker.trainer.errors import BatchError, TrainerError
 from worker.trainer.rendering import Renderer
@@ -87,3 +87,16 @@ def test_what_the_template_refuses_is_named(renderer: Renderer) -> None:
 def test_a_missing_tokenizer_is_said_in_words(tmp_path: Path) -> None:
     with pytest.raises(TrainerError, match="tokenizer"):
         Renderer(tmp_path).render(said({"content": "Noon."}))
+
+
+def token_texts(renderer: Renderer, *, shift: int) -> list[TokenText]:
+    """What an engine says of tokens whose tokenizer numbers them so much further."""
+    return [TokenText(token_id=token_id, text=words_of((token_id + shift,))) for token_id in range(20, 36)]
+
+
+def test_an_engine_with_another_tokenizer_is_noticed(renderer: Renderer) -> None:
+    renderer.check_tokenizer(())
+    same = token_texts(renderer, shift=0)
+    renderer.check_tokenizer([TokenText(token_id=3, text="odd"), *same])
+    with pytest.raises(TrainerError, match="16 of 16 tokens mean something else to the engine: 20 is"):
+        renderer.check_tokenizer(token_texts(renderer, shift=7))
