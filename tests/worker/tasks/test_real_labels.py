@@ -12,7 +12,7 @@ from pytest_django.fixtures import Settings
 from apps.accounts.access import Caller
 from apps.feedback.preferences.services import add_correction
 from apps.registry.models import Policy, Version
-from apps.training.models import Metric, Run, RunState
+from apps.training.models import Metric, RunState
 from tests.apps.training.conftest import AddTrajectory, LaunchRun
 from tests.worker.tasks.conftest import ROOT, reread
 from worker.tasks.train import train_run
@@ -54,8 +54,7 @@ def test_labels_in_tokens_and_in_words_make_a_version(
     train: Callable[..., dict[str, float]], add_trajectory: AddTrajectory, owner_caller: Caller
 ) -> None:
     """Of tokens, of words that no engine of ours said, and of what a person wrote instead."""
-    for reward in (1.0, 0.0):
-        add_trajectory(group="g", reward=reward)
+    add_trajectory(reward=1.0)
     spoken = {"is_exact": False, "completion_ids": [], "text": "It is noon in Oslo."}
     add_trajectory(reward=0.9, steps=[spoken])
     corrected = add_trajectory(reward=None)
@@ -65,10 +64,6 @@ def test_labels_in_tokens_and_in_words_make_a_version(
     imitated = train(algorithm="sft")
     assert imitated["samples"] == 4
     assert imitated["loss"] > 0
-    compared = train(algorithm="preference", trajectories_per_step=3)
-    assert compared["samples"] == 4  # two tries, an answer and its correction
-    assert compared["loss"] == pytest.approx(0.6931, abs=1e-4)  # a fresh adapter prefers nothing
-    assert Run.objects.count() == 2
 
 
 def test_a_reward_model_is_left_as_a_model_that_classifies(
