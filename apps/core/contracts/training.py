@@ -228,7 +228,8 @@ class TrainerEvent:
     (effective sample size as a fraction, 0..1); step_scale (what the ESS guard left of the optimizer steps, mean);
     entropy (nats, at the sampling temperature); grad_norm (before clipping, mean over the optimizer steps);
     mean_logprob_diff (mean absolute gap between trainer and engine on the first minibatch, before any update); tokens
-    (prompt and completion, as computed); tokens_per_s; seconds; learning_rate; samples.
+    (prompt and completion of every sample, though what they share is computed once); tokens_per_s; seconds;
+    learning_rate; samples.
 
     kind: "ready" (model loaded; `step` = last finished step, 0 on a fresh start; `message` tells of checkpoints that
     were passed over: the steps up to the newest event are then trained again, with the same batches and without an
