@@ -11,7 +11,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-# A common beginning below these, in tokens or against what goes on from it, is cheaper computed twice (decision 20).
+# Two sequences that part after less, in tokens or against what follows, are cheaper computed apart (decision 20).
 MIN_SHARED_TOKENS = 16
 MIN_SHARED_PART = 1 / 16
 
@@ -43,11 +43,14 @@ class Segment:
 
 
 def count_shared(one: Sequence[int], other: Sequence[int]) -> int:
-    """Return with how many nodes both begin: the tokens that `other` has in common with `one`, 0 if not worth it."""
+    """Return with how many nodes both begin: the tokens that `other` has in common with `one`, 0 if not worth it.
+
+    What goes on where `one` ends makes no branch, and is always worth it.
+    """
     n_least = min(len(one), len(other))
     n_common = next((at for at in range(n_least) if one[at] != other[at]), n_least)
     least = max(MIN_SHARED_TOKENS, MIN_SHARED_PART * (len(other) - n_common))
-    return n_common if n_common >= least else 0
+    return n_common if n_common >= least or n_common == len(one) else 0
 
 
 def pack(sequences: Sequence[Sequence[int]]) -> tuple[Trie, list[list[int]]]:

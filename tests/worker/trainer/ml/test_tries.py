@@ -58,8 +58,9 @@ def test_a_short_common_beginning_is_computed_twice(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(tries, "MIN_SHARED_TOKENS", 3)
     assert count_shared((1, 2, 3, 4), (1, 2, 3, 5)) == 3
     assert count_shared((1, 2, 4), (1, 2, 5)) == 0
-    assert count_shared((1, 2, 3), (1, 2, 3, *range(48))) == 3
-    assert count_shared((1, 2, 3), (1, 2, 3, *range(49))) == 0  # less than a sixteenth of what goes on from it
+    assert count_shared((1, 2, 3, 9), (1, 2, 3, *range(48))) == 3
+    assert count_shared((1, 2, 3, 9), (1, 2, 3, *range(49))) == 0  # less than a sixteenth of what goes on from it
+    assert count_shared((1, 2), (1, 2, *range(49))) == 2  # no branch
     trie, paths = pack([(1, 2, 4), (1, 2, 5)])
     assert trie.token_ids.tolist() == [1, 2, 4, 1, 2, 5]
     assert paths == [[0, 1, 2], [3, 4, 5]]
