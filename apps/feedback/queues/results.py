@@ -88,7 +88,8 @@ def count_many(queues: Sequence[ReviewQueue]) -> dict[str, Counts]:
     found: dict[str, Counts] = {}
     for row in rows:
         numbers: dict[str, Any] = dict(row)
-        found[numbers.pop("queue_id")] = Counts(**numbers)
+        queue_id = str(numbers.pop("queue_id"))
+        found[queue_id] = Counts(**numbers)
     nothing = Counts(open=0, done=0, disputed=0, decided=0, reviews_done=0, reviews_wanted=0)
     return {queue.pk: found.get(queue.pk, nothing) for queue in queues}
 
