@@ -1,0 +1,218 @@
+"""Reviewing in a real browser: fifty reviews by keyboard, a lost network, a reload, a stale undo, two at once."""
+
+import time
+from collections.abc import Callable
+
+import pytest
+from asgiref.sync import sync_to_async
+from playwright.async_api import Browser, expect
+
+from apps.accounts.access import Caller
+from apps.accounts.models import Project, User
+from apps.feedback.models import Label
+from apps.feedback.queues.filling import add_trajectories
+from apps.feedback.queues.models import QueueItem, Review, ReviewQueue
+from apps.feedback.queues.services import create_queue
+from apps.feedback.queues.working import Submission, submit_review, take_review
+from apps.feedback.schemas import add_schema
+from apps.feedback.services import add_label
+from apps.trajectories.models import Trajectory
+from tests.browser.conftest import Child, Window
+from tests.browser.test_looks import OUTLINE, find_barriers
+from tests.factories.accounts import PASSWORD
+
+pytestmark = [pytest.mark.real, pytest.mark.django_db(transaction=True), pytest.mark.timeout(240)]
+
+N_REVIEWS = 50
+FIELDS = [
+    {"name": "clarity", "kind": "scale", "low": 1, "high": 5, "title": "How clear is the answer?"},
+    {"name": "polite", "kind": "binary", "title": "Is it polite?"},
+]
+Add = Callable[..., Trajectory]
+NOT_SENT = "net::ERR_INTERNET_DISCONNECTED"
+
+
+@pytest.fixture
+def make_queue(project: Project, trainer: User, add_trajectory: Add) -> Callable[..., ReviewQueue]:
+    """Return a function that makes a queue of so many trajectories."""
+
+    def make(n: int, **settings: object) -> ReviewQueue:
+        caller = Caller(user=trainer)
+        add_schema(caller=caller, project=project, definition={"fields": FIELDS})
+        told = {"name": "Tone", "field_names": ["clarity", "polite", "comment"], "guideline": "Be kind.", **settings}
+        queue = create_queue(caller=caller, project=project, settings=told)
+        rows = [add_trajectory(title=f"task {number}", group=str(number // 2)) for number in range(n)]
+        add_trajectories(caller=caller, queue=queue, ids=[row.pk for row in rows])
+        return queue
+
+    return make
+
+
+async def test_fifty_reviews_by_keyboard(
+    window: Window, mate: User, make_queue: Callable[..., ReviewQueue], capsys: pytest.CaptureFixture[str]
+) -> None:
+    queue = await sync_to_async(make_queue)(N_REVIEWS)
+    page = window.page
+    await window.log_in(mate.email, PASSWORD)
+    await window.open(f"/p/shop/review/{queue.pk}/work")
+    begun = time.monotonic()
+    for number in range(N_REVIEWS):
+        before = await page.locator("#desk").get_attribute("data-review")
+        await page.keyboard.press(str(1 + number % 5))
+        await page.keyboard.press("+" if number % 2 else "-")
+        if number == 0:
+            await page.keyboard.press("c")
+            await page.keyboard.type("short and kind")
+        await page.keyboard.press("Control+Enter")
+        await page.locator(f"#desk:not([data-review='{before}'])").wait_for()
+    await expect(page.get_by_text("Nothing is left for you here")).to_be_visible()
+    took = time.monotonic() - begun
+    with capsys.disabled():
+        print(f"\n{N_REVIEWS} reviews by keyboard: {took:.1f} s")  # noqa: T201 (it is to be seen)
+    await expect(page.locator("#tally-done")).to_have_text(str(N_REVIEWS))
+    given = Review.objects.filter(state="submitted")
+    assert await given.acount() == await QueueItem.objects.filter(state="done").acount() == N_REVIEWS
+    assert await Label.objects.filter(field="comment").acount() == 1
+    assert {label.said async for label in Label.objects.filter(field="clarity")} == {1, 2, 3, 4, 5}
+    await page.keyboard.press("z")
+    await expect(page.locator("#tally-done")).to_have_text(str(N_REVIEWS - 1))
+    await expect(page.locator("[name=v-clarity][value='5.0']")).to_be_checked()
+    assert await Label.objects.filter(is_undo=True).acount() == 2
+
+
+async def test_a_draft_survives_a_reload_and_a_review_a_lost_network(
+    window: Window, mate: User, make_queue: Callable[..., ReviewQueue]
+) -> None:
+    queue = await sync_to_async(make_queue)(3)
+    page = window.page
+    await window.log_in(mate.email, PASSWORD)
+    await window.open(f"/p/shop/review/{queue.pk}/work")
+    await page.keyboard.press("4")
+    await page.keyboard.press("c")
+    await page.keyboard.type("half a thought")
+    await page.reload()
+    await expect(page.locator("#saved")).to_have_text("Draft restored")
+    await expect(page.locator("textarea[name=t-comment]")).to_have_value("half a thought")
+    await expect(page.locator("[name=v-clarity][value='4.0']")).to_be_checked()
+
+    await page.keyboard.press("Control+Enter")
+    await expect(page.locator("#review-error")).to_contain_text("is not answered yet")
+    await page.keyboard.press("2")
+    await page.locator("#live[data-state=live]").wait_for()
+    await page.wait_for_timeout(500)  # the next item comes ahead; should it be late, the rest holds all the same
+    await page.context.set_offline(True)
+    await page.keyboard.press("Control+Enter")
+    await expect(page.locator("#unsaved")).to_contain_text("One review waits in this browser")
+    await expect(page.get_by_role("button", name="Retry")).to_be_visible()
+    assert not await Label.objects.aexists()
+    await page.context.set_offline(False)
+    await expect(page.locator("#tally-done")).to_have_text("1")
+    await expect(page.locator("#unsaved")).to_be_hidden()
+    comment = await Label.objects.aget(field="comment")
+    assert comment.text == "half a thought"
+    window.complaints[:] = [one for one in window.complaints if NOT_SENT not in one]
+
+
+async def test_who_is_late_is_told_and_keeps_what_they_wrote(
+    window: Window, mate: User, owner: User, make_queue: Callable[..., ReviewQueue]
+) -> None:
+    queue = await sync_to_async(make_queue)(1)
+    page = window.page
+    await window.log_in(mate.email, PASSWORD)
+    await window.open(f"/p/shop/review/{queue.pk}/work")
+
+    def be_faster() -> None:
+        Review.objects.update(expires_at=queue.created_at)
+        taken = take_review(caller=Caller(user=owner), queue=queue)
+        assert taken is not None
+        answers = {"clarity": {"value": 5}, "polite": {"value": True}}
+        submit_review(caller=Caller(user=owner), review=taken, said=Submission(answers=answers))
+
+    await sync_to_async(be_faster)()
+    for press in ("2", "-"):
+        await page.keyboard.press(press)
+    await page.keyboard.press("c")
+    await page.keyboard.type("my own words")
+    await page.keyboard.press("Control+Enter")
+    await expect(page.locator("#unsaved")).to_contain_text("your reservation ran out")
+    await page.get_by_text("What I wrote").click()
+    await expect(page.locator("#unsaved pre")).to_contain_text("my own words")
+    await page.get_by_role("button", name="Discard").click()
+    await expect(page.locator("#unsaved")).to_be_hidden()
+    assert await Review.objects.filter(state="submitted").acount() == 1
+    window.complaints[:] = [one for one in window.complaints if "409" not in one]
+
+
+async def test_a_stale_undo_is_told_and_others_are_heard(
+    window: Window, mate: User, owner: User, make_queue: Callable[..., ReviewQueue]
+) -> None:
+    queue = await sync_to_async(make_queue)(5)
+    page = window.page
+    await window.log_in(mate.email, PASSWORD)
+    await window.open(f"/p/shop/review/{queue.pk}/work")
+    for press in ("3", "+", "Control+Enter"):
+        await page.keyboard.press(press)
+    await expect(page.locator("#tally-done")).to_have_text("1")
+    given = await Review.objects.select_related("item__trajectory").aget(state="submitted")
+
+    def change() -> None:
+        trajectory = given.item.trajectory
+        add_label(caller=Caller(user=mate), trajectory=trajectory, field="clarity", value=1)
+
+    await sync_to_async(change)()
+    await page.keyboard.press("z")
+    await expect(page.locator(".toast")).to_contain_text("somebody has changed what this review said since")
+    before = await page.locator("#tally-left").inner_text()
+
+    def take_one() -> None:
+        assert take_review(caller=Caller(user=owner), queue=queue) is not None
+
+    await sync_to_async(take_one)()
+    await expect(page.locator("#tally-left")).not_to_have_text(before)
+    window.complaints[:] = [one for one in window.complaints if "409" not in one]
+
+
+@pytest.mark.parametrize("width", [1360])
+async def test_the_pages_of_review_look_right(
+    browser: Browser, web: Child, width: int, owner: User, mate: User, make_queue: Callable[..., ReviewQueue]
+) -> None:
+    queue = await sync_to_async(make_queue)(4, n_reviews=2)
+    pairs = await sync_to_async(make_queue)(4, name="Which is better", mode="pairs")
+
+    def disagree() -> QueueItem:
+        for user, value in ((owner, 1), (mate, 5)):
+            taken = take_review(caller=Caller(user=user), queue=queue)
+            assert taken is not None
+            answers = {"clarity": {"value": value}, "polite": {"value": True}, "comment": {"text": "too long"}}
+            submit_review(caller=Caller(user=user), review=taken, said=Submission(answers=answers))
+        return QueueItem.objects.get(state="disputed")
+
+    item = await sync_to_async(disagree)()
+    context = await browser.new_context(viewport={"width": width, "height": 860}, color_scheme="light")
+    page = await context.new_page()
+    window = Window(page=page, base_url=web.environment["CLAW_BASE_URL"])
+    page.on("console", window.hear)
+    page.on("pageerror", lambda error: window.complaints.append(str(error)))
+    await window.log_in(owner.email, PASSWORD)
+    root = "/p/shop/review"
+    pages = {
+        "queues": root,
+        "new": f"{root}/new?q=label:none",
+        "settings": f"{root}/{queue.pk}/settings",
+        "results": f"{root}/{queue.pk}/results",
+        "item": f"{root}/{queue.pk}/items/{item.pk}",
+        "preview": f"{root}/{queue.pk}/preview",
+        "work": f"{root}/{queue.pk}/work",
+        "pair": f"{root}/{pairs.pk}/work",
+    }
+    for name, address in pages.items():
+        await window.open(address)
+        await page.wait_for_timeout(200)
+        await window.shoot(f"review-{name}-{width}", full_page=True)
+        assert await page.evaluate(OUTLINE) == {"spill": 0, "h1": 1, "main": 1, "twins": []}, name
+        assert await find_barriers(window) == [], name
+    await page.keyboard.press("?")
+    await expect(page.get_by_role("dialog")).to_contain_text("Choose an answer of the marked field")
+    await window.shoot(f"review-keys-{width}")
+    await context.close()
+    assert window.complaints == []
