@@ -27,6 +27,7 @@ function makeEdge(table, head) {
   edge.tabIndex = 0;
   edge.setAttribute("role", "separator");
   edge.setAttribute("aria-orientation", "vertical");
+  edge.setAttribute("aria-valuemin", NARROWEST);
   edge.setAttribute("aria-label", `Width of ${head.textContent}`);
   edge.addEventListener("pointerdown", (event) => drag(table, head, edge, event));
   edge.addEventListener("keydown", (event) => press(table, head, event));
@@ -68,19 +69,24 @@ function draw(table) {
   table.classList.remove("is-sized");
   table.style.minWidth = "";
   for (const head of heads(table)) head.style.width = "";
-  if (!WIDE.matches || Object.keys(widths).length === 0) return;
   const natural = heads(table).map((head) => head.offsetWidth);
+  heads(table).forEach((head, place) => tell(head, natural[place]));
+  if (!WIDE.matches || Object.keys(widths).length === 0) return;
   let sum = 0;
   heads(table).forEach((head, place) => {
     const width = widths[head.dataset.column] ?? natural[place];
     head.style.width = `${width}px`;
-    head.querySelector(".edge").setAttribute("aria-valuenow", width);
+    tell(head, width);
     sum += width;
   });
   const choose = table.querySelector("th.choose");
   if (choose) choose.style.width = "44px";
   table.style.minWidth = `${sum + 240}px`; // the first words keep some room
   table.classList.add("is-sized");
+}
+
+function tell(head, width) {
+  head.querySelector(".edge").setAttribute("aria-valuenow", width);
 }
 
 let waiting = 0;

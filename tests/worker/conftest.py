@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from django.conf import settings
 
-collect_ignore = ["engine/ml", "trainer/ml"]
+collect_ignore = ["engine/ml", "reward_model/ml", "trainer/ml"]
 
 
 @pytest.fixture(scope="session")

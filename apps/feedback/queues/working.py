@@ -67,8 +67,8 @@ def take_review(*, caller: Caller, queue: ReviewQueue, besides: str = "") -> Rev
         if queue.state != QueueState.OPEN:
             raise Conflict(f"this queue is {queue.state}: nothing is given out now")
         try:
-            return _reserve(queue, user)
-        except IntegrityError:
+            return _reserve(queue, user, besides=besides)
+        except (IntegrityError, _OtherWindowError):
             continue
     raise Conflict("you have this queue open in other windows: submit or put back what is open there first")
 
@@ -87,16 +87,20 @@ def renew_review(review: Review) -> Review:
     return review
 
 
+class _OtherWindowError(Exception):
+    """Another window of the same person was given an item between two questions."""
+
+
 @transaction.atomic
-def _reserve(queue: ReviewQueue, user: User) -> Review | None:
+def _reserve(queue: ReviewQueue, user: User, *, besides: str) -> Review | None:
     free = QueueItem.objects.filter(queue=queue).with_room().unseen_by(user).order_by("turn", "pk")
     item = free.select_for_update(skip_locked=True, of=("self",), no_key=True).first()
     if item is None or not _take_place(item):
         return None
-    taken = set(Review.objects.held().filter(queue=queue, reviewer=user).values_list("slot", flat=True))
-    slot = next((slot for slot in range(N_SLOTS) if slot not in taken), None)
-    if slot is None:
-        raise Conflict(f"you hold {N_SLOTS} items of this queue already: submit, skip or put back one of them first")
+    held = dict(Review.objects.held().filter(queue=queue, reviewer=user).values_list("pk", "slot"))
+    if held.keys() - {besides}:
+        raise _OtherWindowError
+    slot = next(slot for slot in range(N_SLOTS) if slot not in held.values())
     expires_at = timezone.now() + timedelta(minutes=queue.hold_minutes)
     review = Review.objects.create(queue=queue, item=item, reviewer=user, slot=slot, expires_at=expires_at)
     record_event(queue.pk, kind="taken", item_id=item.pk, actor=user.email)
