@@ -120,12 +120,6 @@ def _probe_by_index() -> None:
             cursor.execute("SELECT set_config(%s, 'off', true)", [name])
 
 
-def _find_floor(project: Project, *, before: str, n_rows: int) -> str | None:
-    """Return the id of the trajectory so many places before `before`, None when there are not so many."""
-    ids = Trajectory.objects.filter(project=project, pk__lt=before).order_by("-pk").values_list("pk", flat=True)
-    return ids[n_rows - 1 : n_rows].first()
-
-
 @contextmanager
 def patience(*, limit_ms: int = PATIENCE_MS) -> Iterator[None]:
     """Ask what may be slow: the database gives up after `limit_ms`, and the caller is told what would help."""
