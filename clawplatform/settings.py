@@ -97,6 +97,9 @@ REDIS_URL = read_redis_url(ENV)
 CHANNEL_HOST = {"address": REDIS_URL, "socket_timeout": 30}  # longer than the 5 s for which the layer waits for news
 CHANNEL_LAYERS = {"default": {"BACKEND": "channels_redis.core.RedisChannelLayer", "CONFIG": {"hosts": [CHANNEL_HOST]}}}
 
+# In each process's memory. What it holds most of is the text of tokens, of which the default of 300 is not one answer.
+CACHES = {"default": {"BACKEND": "django.core.cache.backends.locmem.LocMemCache", "OPTIONS": {"MAX_ENTRIES": 200_000}}}
+
 CELERY_BROKER_URL = broker_url(REDIS_URL)
 CELERY_TASK_IGNORE_RESULT = True
 CELERY_TASK_DEFAULT_QUEUE = QUEUE_CPU

@@ -265,6 +265,10 @@ class ApiKey(Limited):
         """Return a new secret: `claw-` and 256 random bits."""
         return KEY_PREFIX + secrets.token_urlsafe(32)
 
+    @property
+    def has_expired(self) -> bool:
+        return self.expires_at is not None and self.expires_at <= timezone.now()
+
     def matches(self, secret: str) -> bool:
         return hmac.compare_digest(self.sha256, hash_key(secret))
 
@@ -273,7 +277,7 @@ class AuditEvent(models.Model):
     """Who did what to which object. Append-only."""
 
     team = models.ForeignKey(Team, on_delete=models.CASCADE, related_name="+")
-    actor = models.CharField(max_length=120)
+    actor = models.CharField(max_length=254)  # a person's e-mail, or a key
     action = models.CharField(max_length=60)
     object_id = models.CharField(max_length=ID_MAX_LENGTH)
     detail = models.JSONField(default=dict)

@@ -30,6 +30,7 @@ from apps.core.errors import Conflict, Forbidden, InvalidInput, NotFound
 from apps.core.ids import is_id
 from apps.core.notices import ROUTES_CHANGED, notify_processes
 from apps.core.redaction import BUILT_IN_NAMES, BadPattern, check_pattern
+from apps.core.texts import is_storable
 
 MAX_OWN_PATTERNS = 20
 USE_IS_WRITTEN_EVERY = timedelta(minutes=1)  # a key's last use is no more exact, so that a busy key costs nothing
@@ -52,6 +53,7 @@ def create_team(*, name: str, owner: User) -> Team:
     return team
 
 
+@transaction.atomic
 def add_member(*, team: Team, user: User, role: Role, actor: str) -> Membership:
     """Add a person to a team, or change their role."""
     membership, _ = Membership.objects.update_or_create(user=user, team=team, defaults={"role": role})
@@ -59,6 +61,7 @@ def add_member(*, team: Team, user: User, role: Role, actor: str) -> Membership:
     return membership
 
 
+@transaction.atomic
 def create_project(*, team: Team, name: str, actor: str, slug: str = "") -> Project:
     """Create a project; its slug is unique over all teams since it stands in addresses."""
     slug = slug or _make_slug(name)
@@ -77,9 +80,11 @@ def _make_slug(name: str) -> str:
     return slug
 
 
+@transaction.atomic
 def create_agent(*, project: Project, name: str, actor: str) -> Agent:
     """Create an agent in a project."""
     slug = _make_slug(name)
+    Project.objects.select_for_update().get(pk=project.pk)
     if Agent.objects.filter(project=project, slug=slug).exists():
         raise Conflict(f"this project has an agent {slug} already", field="name")
     agent = Agent.objects.create(project=project, name=name, slug=slug)
@@ -228,7 +233,8 @@ def find_agent(*, caller: Caller, project: Project, slug: str | None) -> Agent:
         return caller.key.agent
     if slug is None:
         raise InvalidInput("say for which agent: its slug", field="agent")
-    agent = Agent.objects.select_related("project__team").filter(project=project, slug=slug).first()
+    known = Agent.objects.select_related("project__team").filter(project=project)
+    agent = known.filter(slug=slug).first() if is_storable(slug) else None
     if agent is None:
         raise NotFound(f"this project has no agent {slug!r}")
     return agent

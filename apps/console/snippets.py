@@ -28,7 +28,7 @@ def curl(method: str, path: str, body: dict[str, Any] | None = None, *, secret: 
     """Return a call of ours as a shell command."""
     key = f'"Authorization: Bearer {secret}"'
     lines = [
-        f"curl -s -X {method} {base_url()}{path}" if method != "GET" else f"curl -s {base_url()}{path}",
+        f"curl -s {'' if method == 'GET' else f'-X {method} '}{shlex.quote(base_url() + path)}",
         f"  -H {key}",
     ]
     if body is not None:

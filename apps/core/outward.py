@@ -26,6 +26,7 @@ CONNECT_S = 5.0
 MAX_URL = 1000
 MARK_HEADER = "X-Claw-Platform"  # says which platform calls: one that hears itself stops there
 HTTPS_PORT, HTTP_PORT = 443, 80
+_NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
 _open = threading.local()  # of the call that this thread makes: its sockets, and whether its time is over
 
 
@@ -132,8 +133,7 @@ def _check_host(parts: SplitResult, *, field: str) -> None:
 
 def _check_address(host: str, address: str, port: int, *, field: str = "url") -> None:
     """Raise Forbidden if `host` came out at an address of ours, or at one that is not on the open internet."""
-    place = ipaddress.ip_address(address.partition("%")[0])
-    place = getattr(place, "ipv4_mapped", None) or place
+    place = read_place(address)
     is_named_so = host == urlsplit(settings.CLAW.public_base_url).hostname
     is_own = is_named_so or str(place) in _own_addresses() or place.is_loopback or place.is_unspecified
     if is_own and port in _own_ports():
@@ -146,6 +146,16 @@ def _check_address(host: str, address: str, port: int, *, field: str = "url") ->
             "(CLAW_WEBHOOK_HOSTS)",
             field=field,
         )
+
+
+def read_place(address: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
+    """Return the address that is meant: an IPv4 one may stand in an IPv6 one (mapped, NAT64, 6to4)."""
+    place = ipaddress.ip_address(address.partition("%")[0])
+    if isinstance(place, ipaddress.IPv4Address):
+        return place
+    if place in _NAT64:
+        return ipaddress.IPv4Address(int(place) & 0xFFFFFFFF)
+    return place.ipv4_mapped or place.sixtofour or place
 
 
 def _own_addresses() -> set[str]:

@@ -2,8 +2,8 @@
 can reach must not come into their reach by it.
 
 Refused, unless operators name the host (CLAW_PROVIDER_HOSTS): addresses of this machine, once others than its own users
-may reach the platform, and link-local ones, where clouds keep their machines' secrets. A name is looked at again when
-it has been resolved, since anybody can have a name lead anywhere.
+may reach the platform, and those where clouds keep their machines' secrets, link-local ones and a few others. A name
+is looked at again when it has been resolved, since anybody can have a name lead anywhere.
 """
 
 import ipaddress
@@ -13,7 +13,12 @@ from collections.abc import Iterable
 from django.conf import settings
 
 from apps.core.errors import Forbidden
+from apps.core.outward import read_place
 
+# Metadata services outside the link-local networks: AWS, Google, Alibaba, Oracle, Azure.
+_METADATA = frozenset(
+    map(ipaddress.ip_address, ("fd00:ec2::254", "fd20:ce::254", "100.100.100.200", "192.0.0.192", "168.63.129.16"))
+)
 _NAMES = ("localhost", "localhost.localdomain", "ip6-localhost", "ip6-loopback")
 
 
@@ -53,10 +58,11 @@ def find_reason(address: str) -> str:
     """Return why no provider may be at this address, "" when one may; a name says nothing."""
     if not is_address(address):
         return ""
-    place = ipaddress.ip_address(address.partition("%")[0])
-    place = getattr(place, "ipv4_mapped", None) or place
+    place = read_place(address)
     if place.is_link_local:
         return "is link-local, as clouds' metadata services are"
+    if place in _METADATA:
+        return "is where a cloud keeps its machines' secrets"
     if (place.is_loopback or place.is_unspecified) and not settings.CLAW.is_for_this_host:
         return "is this machine itself, which others than its own users reach here"
     return ""

@@ -80,12 +80,16 @@ class ChatAnswer:
 
 
 class EngineClient:
-    """One engine. Use as a context manager, or call `close`."""
+    """One engine. Use as a context manager, or call `close`.
+
+    What it says of an engine of the platform's own goes to people of all teams, so `said` names no address.
+    """
 
     _chat_path = "/v1/chat/completions"
 
     def __init__(self, base_url: str) -> None:
         self.base_url = base_url.rstrip("/")
+        self.said = "the engine"
         self._pool = urllib3.PoolManager(num_pools=1, retries=False)
 
     def __enter__(self) -> Self:
@@ -106,7 +110,7 @@ class EngineClient:
         try:
             return [_read_model(item) for item in answer["data"]]
         except (KeyError, TypeError, AttributeError) as error:
-            raise EngineNonsense(f"{self.base_url} lists its models in an unknown shape") from error
+            raise EngineNonsense(f"{self.said} lists its models in an unknown shape") from error
 
     def load_adapter(self, name: str, path: str) -> None:
         """Load the adapter in the folder `path` (as the engine sees it) under `name`."""
@@ -142,9 +146,9 @@ class EngineClient:
             pairs = zip(tops, wanted, strict=True)
             values = [float(top.get(f"token_id:{token}", min(top.values()))) for top, (_, token) in pairs]
         except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
-            raise EngineNonsense(f"{self.base_url} returned no usable log-probs for the probe of {model}") from error
+            raise EngineNonsense(f"{self.said} returned no usable log-probs for the probe of {model}") from error
         if not all(map(math.isfinite, values)):
-            raise EngineNonsense(f"{self.base_url} returned log-probs for {model} that are not numbers")
+            raise EngineNonsense(f"{self.said} returned log-probs for {model} that are not numbers")
         return values
 
     def pause(self) -> None:
@@ -167,7 +171,7 @@ class EngineClient:
         try:
             return str(answer["weight_version"])
         except (KeyError, TypeError) as error:
-            raise EngineNonsense(f"{self.base_url} does not say which weights it has") from error
+            raise EngineNonsense(f"{self.said} does not say which weights it has") from error
 
     def resume(self) -> None:
         """Answer again."""
@@ -179,7 +183,7 @@ class EngineClient:
         try:
             return str(answer["prompt"])
         except (KeyError, TypeError) as error:
-            raise EngineNonsense(f"{self.base_url} returned no usable text for tokens") from error
+            raise EngineNonsense(f"{self.said} returned no usable text for tokens") from error
 
     def ask_canary(self, model: str) -> str:
         """Return the answer to a short chat; raises EngineNonsense when no token came."""
@@ -189,9 +193,9 @@ class EngineClient:
         try:
             text, n_tokens = answer["choices"][0]["message"]["content"], answer["usage"]["completion_tokens"]
         except (KeyError, IndexError, TypeError) as error:
-            raise EngineNonsense(f"{self.base_url} answered a chat with {model} in an unknown shape") from error
+            raise EngineNonsense(f"{self.said} answered a chat with {model} in an unknown shape") from error
         if not n_tokens:
-            raise EngineNonsense(f"{self.base_url} answered a chat with {model} with nothing")
+            raise EngineNonsense(f"{self.said} answered a chat with {model} with nothing")
         return text or ""
 
     def ask_chat(self, body: Mapping[str, Any], *, read_s: float) -> ChatAnswer:
@@ -202,7 +206,7 @@ class EngineClient:
             text = message.get("content")
             n_tokens = (answer.get("usage") or {}).get("total_tokens") or 0
         except (KeyError, IndexError, TypeError, AttributeError) as error:
-            raise EngineNonsense(f"{self.base_url} answered a chat in an unknown shape") from error
+            raise EngineNonsense(f"{self.said} answered a chat in an unknown shape") from error
         return ChatAnswer(text=text if isinstance(text, str) else "", message=message, n_tokens=int(n_tokens))
 
     def _call_json(self, method: str, path: str, body: dict[str, Any] | None = None, *, read_s: float) -> Any:
@@ -210,23 +214,23 @@ class EngineClient:
         try:
             return json.loads(content)
         except ValueError as error:
-            raise EngineNonsense(f"{self.base_url}{path} did not answer in JSON") from error
+            raise EngineNonsense(f"{self.said} ({path}) did not answer in JSON") from error
 
     def _call(self, method: str, path: str, body: dict[str, Any] | None = None, *, read_s: float) -> bytes:
         timeout = urllib3.Timeout(connect=CONNECT_S, read=read_s)
         try:
             answer = self._pool.request(method, self.base_url + path, json=body, timeout=timeout, redirect=False)
         except urllib3.exceptions.ReadTimeoutError as error:
-            raise EngineUnreachable(f"{self.base_url}{path} gave no answer in {read_s:g} s", is_timeout=True) from error
+            raise EngineUnreachable(f"{self.said} ({path}) gave no answer in {read_s:g} s", is_timeout=True) from error
         except urllib3.exceptions.HTTPError as error:
-            raise EngineUnreachable(f"{self.base_url} cannot be reached: {_tell_why(error)}") from error
+            raise EngineUnreachable(f"{self.said} cannot be reached: {_tell_why(error)}") from error
         if answer.status >= 500:
-            raise EngineUnreachable(f"{self.base_url}{path} failed with {answer.status}: {_read_reason(answer.data)}")
+            raise EngineUnreachable(f"{self.said} ({path}) failed with {answer.status}: {_read_reason(answer.data)}")
         if answer.status >= 400:
             reason = _read_reason(answer.data)
-            raise EngineRefused(f"{self.base_url}{path} refused: {reason}", engine_status=answer.status)
+            raise EngineRefused(f"{self.said} ({path}) refused: {reason}", engine_status=answer.status)
         if answer.status >= 300:  # followed, it could lead a credential anywhere
-            raise EngineNonsense(f"{self.base_url}{path} answered {answer.status} and points elsewhere")
+            raise EngineNonsense(f"{self.said} ({path}) answered {answer.status} and points elsewhere")
         return answer.data
 
 
@@ -239,6 +243,7 @@ class ProviderClient(EngineClient):
 
     def __init__(self, base_url: str, *, credential: str) -> None:
         super().__init__(base_url)
+        self.said = self.base_url
         self._pool.headers = {"Authorization": f"Bearer {credential}"} if credential else {}
         self._pool.pool_classes_by_scheme = {"http": _GuardedPool, "https": _GuardedSecurePool}
 
@@ -251,7 +256,7 @@ class ProviderClient(EngineClient):
             self._call("GET", "/models", read_s=QUICK_S)
         except EngineRefused as error:
             if error.engine_status in {401, 402, 403}:
-                message = f"{self.base_url} refuses the credential ({error.engine_status}): enter another one"
+                message = f"{self.said} refuses the credential ({error.engine_status}): enter another one"
                 raise EngineRefused(message, engine_status=error.engine_status) from None
 
 

@@ -79,7 +79,7 @@ def claim_weights(engine: Engine) -> None:
     free = Engine.objects.filter(pk=engine.pk, moving_since=engine.moving_since)
     is_taken = engine.moving_since is not None and not is_stuck(engine)
     if is_taken or free.update(moving_since=timezone.now()) != 1:
-        raise EngineMoving(f"{engine.base_url}: its weights are being changed by another process")
+        raise EngineMoving("the engine's weights are being changed by another process")
     notify_processes(ROUTES_CHANGED)
     time.sleep(HEAR_S)
 

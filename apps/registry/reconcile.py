@@ -127,9 +127,11 @@ def _learn_models(engine: Engine, models: list[ServedModel]) -> bool:
 def restore_aliased_versions(engine: Engine, models: list[ServedModel], *, client: EngineClient) -> bool:
     """Load every version that an alias names and the engine lacks. One that is refused does not stop the others."""
     has_news = False
+    served = {model.name for model in models}
+    loaded = Deployment.objects.filter(engine=engine, state=DeploymentState.LOADED)
+    known = set(loaded.values_list("version_id", flat=True))
     for version in _aliased_versions(engine):
-        is_known = Deployment.objects.filter(engine=engine, version=version, state=DeploymentState.LOADED).exists()
-        if is_known and any(model.name == version.engine_name for model in models):
+        if version.pk in known and version.engine_name in served:
             continue
         try:
             load_version(engine, version, client=client)
@@ -143,14 +145,16 @@ def restore_aliased_versions(engine: Engine, models: list[ServedModel], *, clien
 
 
 def restore_weights(engine: Engine, *, client: EngineClient) -> bool:
-    """Put back the whole model that live names, on an engine that restarted or was left in the middle of a change."""
+    """Have the engine hold what live names: after a restart, in the middle of a change, or once another whole model has
+    been verified in its place.
+    """
     if engine.moving_since is not None and not is_stuck(engine):
         return False
     if engine.weights is not None and client.read_weights_name() != engine.weights.id:
         Engine.objects.filter(pk=engine.pk).update(weights=None)
         engine.weights = None
     wanted = _live_whole_version(engine)
-    if engine.moving_since is None and (wanted is None or engine.weights_id == wanted.id):
+    if engine.moving_since is None and engine.weights_id == (wanted.id if wanted else None):
         return False
     policy = wanted.policy if wanted else Policy.objects.filter(base_model=engine.base_model).first()
     if policy is None:
@@ -191,6 +195,8 @@ def _set_state(engine: Engine, state: EngineState, *, error: str = "") -> bool:
     changed = Engine.objects.filter(pk=engine.pk).exclude(state=state).update(state=state, last_error=error)
     if changed:
         log.info("engine.state", engine=engine.id, state=str(state), reason=error)
+    else:  # the same state may have another reason by now
+        Engine.objects.filter(pk=engine.pk).exclude(last_error=error).update(last_error=error)
     return changed == 1
 
 

@@ -64,6 +64,8 @@ def refresh_version(version: Version) -> None:
     verification = summarise(reports) | {"seconds": round(time.monotonic() - started, 3)}
     services.mark_ready(version, verification=verification)
     log.info("version.ready", version=version.id, mean_abs_diff=verification["mean_abs_diff"])
+    if version.is_whole:
+        put_live_back(version)
 
 
 def check_files(version: Version) -> None:
@@ -133,27 +135,44 @@ def summarise(reports: list[Report]) -> dict[str, Any]:
 
 
 def withdraw_version(version: Version) -> None:
-    """Take a version that failed off the engines; what does not answer is cleaned up by `reconcile`.
-
-    After a whole model that failed, the engine gets back what live names.
-    """
-    loaded = Deployment.objects.filter(version=version, state=DeploymentState.LOADED).select_related("engine")
-    for deployment in loaded:
+    """Take a version that failed off the engines; what does not answer is cleaned up by `reconcile`."""
+    if version.is_whole:
+        put_live_back(version)
+        return
+    for deployment in _loaded(version):
         try:
             with EngineClient(deployment.engine.base_url) as client:
-                if version.is_whole:
-                    load_version(deployment.engine, services.find_live_version(version.policy), client=client)
-                else:
-                    unload_version(deployment.engine, version, client=client)
+                unload_version(deployment.engine, version, client=client)
         except ServiceError as error:
             log.warning("version.not_withdrawn", version=version.id, reason=error.message)
+
+
+def put_live_back(version: Version) -> None:
+    """Give engines that hold this whole model what live names, be it this one; `reconcile` comes after who is silent.
+
+    Where it was only verified, it stands in the place of weights that have calls to answer.
+    """
+    live = services.find_live_version(version.policy)
+    for deployment in _loaded(version):
+        try:
+            with EngineClient(deployment.engine.base_url) as client:
+                load_version(deployment.engine, live, client=client)
+        except ServiceError as error:
+            log.warning("version.not_put_back", version=live.id, engine=deployment.engine_id, reason=error.message)
+
+
+def _loaded(version: Version) -> list[Deployment]:
+    rows = Deployment.objects.filter(version=version, state=DeploymentState.LOADED)
+    return list(rows.select_related("engine"))
 
 
 def move_alias(*, policy: Policy, alias: AliasName, version: Version, actor: str) -> Alias:
     """Point an alias at a version by a person's wish: on the engines first, then switched. So is the way back.
 
-    Raises Conflict when no engine has the version, since calls would then find nothing.
+    Raises Conflict when no engine has the version, since calls would then find nothing, and InvalidInput for another
+    policy's version, before any engine is touched.
     """
+    services.check_pointing(policy, alias, version)
     if version.state == VersionState.READY:
         _load_where_missing(version)
     with transaction.atomic():

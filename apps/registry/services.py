@@ -198,8 +198,7 @@ def switch_alias(*, policy: Policy, alias: AliasName, version: Version, actor: s
     """
     Policy.objects.select_for_update().get(pk=policy.pk)
     version = Version.objects.get(pk=version.pk)
-    if version.policy_id != policy.pk:
-        raise InvalidInput("this version belongs to another policy", field="version")
+    check_pointing(policy, alias, version)
     if version.state != VersionState.READY:
         raise Conflict(
             f"version {version.number} is {version.state}: only a verified version can serve", field="version"
@@ -217,11 +216,32 @@ def switch_alias(*, policy: Policy, alias: AliasName, version: Version, actor: s
     return moved
 
 
+def check_pointing(policy: Policy, alias: AliasName, version: Version) -> None:
+    """Raise InvalidInput for another policy's version, and Conflict for one that could not speak beside live's."""
+    if version.policy_id != policy.pk:
+        raise InvalidInput("this version belongs to another policy", field="version")
+    if alias != AliasName.LIVE:
+        _check_beside_live(policy, version, field="version")
+
+
+def _check_beside_live(policy: Policy, version: Version, *, field: str) -> None:
+    """An engine holds one whole model: whatever else is asked for, it would have to take live's weights away."""
+    live = find_live_version(policy)
+    if version.pk != live.pk and (version.is_whole or live.is_whole):
+        whole = version if version.is_whole else live
+        raise Conflict(
+            f"version {whole.number} is a whole model, and an engine holds no other weights beside one: versions "
+            f"{version.number} and {live.number} cannot answer at one time; point live at the one that shall",
+            field=field,
+        )
+
+
 @transaction.atomic
 def split_live(*, policy: Policy, shares: dict[AliasName, int], actor: str) -> None:
     """Share the calls to the policy's bare name out among aliases, in per cent; `{LIVE: 100}` ends a split.
 
-    Raises InvalidInput unless the shares make 100 and live keeps some, and Conflict for an alias that names nothing.
+    Raises InvalidInput unless the shares make 100 and live keeps some, and Conflict for an alias that names nothing, or
+    a version that cannot speak beside live's.
     """
     Policy.objects.select_for_update().get(pk=policy.pk)
     if any(share < 0 for share in shares.values()) or sum(shares.values()) != N_SHARES:
@@ -230,12 +250,16 @@ def split_live(*, policy: Policy, shares: dict[AliasName, int], actor: str) -> N
         raise InvalidInput(
             "live must keep at least 1: to let another version take over, switch the alias", field="live"
         )
-    named = set(Alias.objects.filter(policy=policy).values_list("name", flat=True))
+    named = {alias.name: alias for alias in Alias.objects.filter(policy=policy).select_related("version")}
     for name, share in shares.items():
-        if share and name not in named:
+        if not share:
+            continue
+        if name not in named:
             raise Conflict(f"this policy has no {name} version that could take a share", field=str(name))
-    for alias in named - {AliasName.LIVE}:
-        Alias.objects.filter(policy=policy, name=alias).update(live_share=shares.get(AliasName(alias), 0))
+        _check_beside_live(policy, named[name].version, field=str(name))
+    for alias in named.values():
+        if alias.name != AliasName.LIVE:
+            Alias.objects.filter(pk=alias.pk).update(live_share=shares.get(AliasName(alias.name), 0))
     detail = {str(name): str(share) for name, share in shares.items()}
     record_event(team=policy.project.team, actor=actor, action="live.split", object_id=policy.id, detail=detail)
     publish_news(policy.project_id, kind="version", object_id=policy.id)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from django.db.models import Exists, OuterRef
+from django.db.models import Exists, OuterRef, Q
 
 from apps.accounts.models import Project
 from apps.core.errors import Conflict, NotFound, Unavailable
@@ -21,11 +21,12 @@ from apps.registry.models import (
     EngineState,
     Teacher,
     Version,
+    VersionKind,
 )
 from apps.registry.providers import open_credential
 
 LIVE = "live"
-MOST_HELD = 50  # the newest versions, of which engines hold a few
+MOST_HELD = 50
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,8 +66,12 @@ def find_speaker(project_id: str, name: str) -> Speaker:
 
 def list_held_versions(project_id: str) -> list[Version]:
     """Return the versions of the project that an engine which is up holds, the newest first."""
-    versions = Version.objects.filter(policy__project=project_id).select_related("policy").order_by("-number")
-    return [version for version in versions[:MOST_HELD] if _find_engine(version) is not None]
+    up = Engine.objects.replicas().filter(is_enabled=True, state=EngineState.UP)
+    loaded = Deployment.objects.filter(version=OuterRef("pk"), engine__in=up, state=DeploymentState.LOADED)
+    with_base = up.filter(base_model=OuterRef("policy__base_model"), weights=None)
+    held = Q(Exists(loaded)) | Q(Exists(with_base), kind=VersionKind.BASE)
+    versions = Version.objects.filter(held, policy__project=project_id).select_related("policy")
+    return list(versions.order_by("-number")[:MOST_HELD])
 
 
 def find_version_speaker(version: Version) -> Speaker:
@@ -88,10 +93,10 @@ def _find_live(project_id: str) -> Speaker:
 
 def _find_engine(version: Version) -> Engine | None:
     up = Engine.objects.replicas().filter(is_enabled=True, state=EngineState.UP, base_model=version.policy.base_model)
-    if not version.is_base:
-        loaded = Deployment.objects.filter(version=version, engine=OuterRef("pk"), state=DeploymentState.LOADED)
-        up = up.filter(Exists(loaded))
-    return up.order_by("?").first()
+    if version.is_base:
+        return up.filter(weights=None).order_by("?").first()  # with a whole model in its place it is not there
+    loaded = Deployment.objects.filter(version=version, engine=OuterRef("pk"), state=DeploymentState.LOADED)
+    return up.filter(Exists(loaded)).order_by("?").first()
 
 
 def check_name(project: Project, name: str) -> None:

@@ -72,12 +72,8 @@ class KeyListSerializer(serializers.Serializer[Any]):
     items = KeySerializer(many=True)
 
 
-class ProjectQuerySerializer(StrictSerializer):
-    project = serializers.SlugField(required=False, default=None, help_text="slug; a key needs none, it has its own")
-
-
 class AgentBodySerializer(StrictSerializer):
-    name = serializers.CharField(max_length=60)
+    name = serializers.CharField(max_length=100)
 
 
 class KeyBodySerializer(StrictSerializer):

@@ -23,12 +23,11 @@ from apps.accounts.api.serializers import (
     LimitsSerializer,
     NewKeySerializer,
     ProjectListSerializer,
-    ProjectQuerySerializer,
     ProjectSerializer,
 )
 from apps.accounts.models import ApiKey, CaptureMode, Project, Role, Scope, Team
 from apps.core.errors import InvalidInput
-from apps.core.serializers import read_fields
+from apps.core.serializers import ProjectQuerySerializer, read_fields
 
 
 class ProjectsView(APIView):

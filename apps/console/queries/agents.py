@@ -2,8 +2,10 @@
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import Any
 
-from django.db.models import Avg, Count, Max, Sum
+from django.db.models import Avg, Count, F, Max, OuterRef, QuerySet, Subquery, Sum
+from django.db.models.functions import JSONObject
 from django.utils import timezone
 
 from apps.accounts.models import Agent, ApiKey, Project
@@ -32,29 +34,47 @@ class AgentRow:
 
 def list_agents(project: Project) -> list[AgentRow]:
     """Return the project's agents by name, each with the sums of its last day."""
-    return [read_agent(agent) for agent in project.agents.order_by("name")[:SHOWN]]
+    return [_row(agent) for agent in _with_day(project.agents.order_by("name"))[:SHOWN]]
 
 
 def read_agent(agent: Agent) -> AgentRow:
     """Return the sums over the agent's trajectories of the last day, the newest thousand at most."""
-    recent = Trajectory.objects.filter(agent=agent, last_step_at__gte=timezone.now() - WINDOW).order_by("-pk")
-    sums = Trajectory.objects.filter(pk__in=recent.values("pk")[:SAMPLE]).aggregate(
+    return _row(_with_day(Agent.objects.filter(pk=agent.pk)).get())
+
+
+def _with_day(agents: QuerySet[Agent]) -> QuerySet[Agent]:
+    """Have Postgres find all that a row shows, for every agent at once."""
+    own = Trajectory.objects.filter(deleted_at=None, agent=OuterRef("pk")).order_by("-pk")
+    day = Trajectory.objects.filter(
+        deleted_at=None, agent=OuterRef(OuterRef("pk")), last_step_at__gte=timezone.now() - WINDOW
+    )
+    sums = JSONObject(
         n=Count("pk"),
         steps=Sum("n_steps"),
-        prompt=Sum("n_prompt_tokens"),
-        completion=Sum("n_completion_tokens"),
+        tokens=Sum(F("n_prompt_tokens") + F("n_completion_tokens")),
         reward=Avg("reward"),
     )
-    newest = agent.keys.aggregate(at=Max("last_used_at"))["at"]
-    last = Trajectory.objects.filter(agent=agent).order_by("-pk").first()
+    newest = Trajectory.objects.filter(pk__in=day.order_by("-pk").values("pk")[:SAMPLE])
+    keys = ApiKey.objects.filter(agent=OuterRef("pk")).order_by().values("agent")
+    usable = ApiKey.objects.usable().filter(agent=OuterRef("pk")).order_by().values("agent")
+    return agents.annotate(
+        day=Subquery(newest.order_by().values("agent").annotate(sums=sums).values("sums")),
+        n_keys=Subquery(usable.annotate(n=Count("pk")).values("n")),
+        used_at=Subquery(keys.annotate(at=Max("last_used_at")).values("at")),
+        stepped_at=Subquery(own.values("last_step_at")[:1]),
+    )
+
+
+def _row(agent: Any) -> AgentRow:
+    day = agent.day or {}
     return AgentRow(
         agent=agent,
-        n_keys=ApiKey.objects.usable().filter(agent=agent).count(),
-        n_trajectories=sums["n"],
-        n_steps=sums["steps"] or 0,
-        n_tokens=(sums["prompt"] or 0) + (sums["completion"] or 0),
-        mean_reward=sums["reward"],
-        last_seen_at=newest or (last.last_step_at if last else None),
+        n_keys=agent.n_keys or 0,
+        n_trajectories=day.get("n", 0),
+        n_steps=day.get("steps") or 0,
+        n_tokens=day.get("tokens") or 0,
+        mean_reward=day.get("reward"),
+        last_seen_at=agent.used_at or agent.stepped_at,
     )
 
 
@@ -70,7 +90,8 @@ class BreakRow:
 
 def read_breaks(agent: Agent) -> list[BreakRow]:
     """Return the causes of broken prefixes in the agent's two hundred latest trajectories, the commonest first."""
-    latest = Trajectory.objects.filter(agent=agent).order_by("-pk").values("pk")[:SAMPLE_FOR_BREAKS]
+    own = Trajectory.objects.filter(agent=agent, deleted_at=None)
+    latest = own.order_by("-pk").values("pk")[:SAMPLE_FOR_BREAKS]
     rows = Step.objects.filter(trajectory_id__in=latest, parent__isnull=False).order_by().values("prefix_break")
     counts = dict(rows.annotate(n=Count("pk")).values_list("prefix_break", "n"))
     n_all = sum(counts.values())
@@ -106,4 +127,4 @@ def find_key(agent: Agent, key_id: str) -> ApiKey:
 
 def first_trajectory_of(key: ApiKey) -> Trajectory | None:
     """Return what a key's first call became, None while nothing has come."""
-    return Trajectory.objects.filter(key=key).order_by("pk").first()
+    return Trajectory.objects.filter(key=key, deleted_at=None).order_by("pk").first()

@@ -3,13 +3,16 @@
 from dataclasses import dataclass
 from datetime import datetime
 
-from apps.accounts.models import ApiKey, Project, User
+from django.db import models
+
+from apps.accounts.models import ApiKey, Project, Role, User
 from apps.console.queries.counting import Count, count_up_to
 from apps.registry.models import Alias, AliasName, Engine, EngineState, Policy, Version, VersionState
 from apps.registry.queries import find_context_length
 from apps.training.models import ACTIVE_STATES, BatchState, BatchTrajectory, Run
 from apps.trajectories.models import Step, Trajectory
 
+PROJECTS_SHOWN = 50
 RUNS_SHOWN = 5
 TRAJECTORIES_SHOWN = 8
 
@@ -88,7 +91,7 @@ def live_alias(project: Project) -> Alias | None:
 
 def read_loop(project: Project) -> Loop:
     """Count the five stations."""
-    trajectories = Trajectory.objects.filter(project=project)
+    trajectories = Trajectory.objects.filter(project=project, deleted_at=None)
     trained = BatchTrajectory.objects.filter(
         batch__run__project=project, is_active=True, batch__state=BatchState.TRAINED
     )
@@ -110,8 +113,8 @@ def read_set_up(project: Project) -> SetUp:
     return SetUp(
         has_agent=project.agents.exists(),
         has_key=ApiKey.objects.filter(agent__project=project).exists(),
-        has_call=project.trajectories.exists(),
-        has_reward=project.trajectories.exclude(reward=None).exists(),
+        has_call=project.trajectories.filter(deleted_at=None).exists(),
+        has_reward=project.trajectories.filter(deleted_at=None, reward__isnull=False).exists(),
         has_run=project.runs.exists(),
         has_version=Version.objects.filter(policy__project=project, state=VersionState.READY, number__gt=0).exists(),
     )
@@ -124,7 +127,8 @@ def active_runs(project: Project) -> list[Run]:
 
 def latest_trajectories(project: Project) -> list[Trajectory]:
     """Return the newest trajectories."""
-    return list(project.trajectories.select_related("agent").order_by("-pk")[:TRAJECTORIES_SHOWN])
+    rows = project.trajectories.filter(deleted_at=None).select_related("agent")
+    return list(rows.order_by("-pk")[:TRAJECTORIES_SHOWN])
 
 
 def engines_down() -> list[Engine]:
@@ -134,17 +138,27 @@ def engines_down() -> list[Engine]:
 
 def list_projects(user: User) -> list[ProjectCard]:
     """Return the person's projects as cards."""
-    return [_card(user, project) for project in user.projects()[:50]]
+    projects = list(user.projects()[:PROJECTS_SHOWN])
+    roles = dict(user.memberships.values_list("team_id", "role"))
+    aliases = Alias.objects.filter(policy__project__in=projects, name=AliasName.LIVE).select_related("version__policy")
+    live = {alias.version.policy.project_id: alias.version for alias in aliases}
+    active = Run.objects.filter(project__in=projects, state__in=ACTIVE_STATES).order_by().values("project")
+    n_active = dict(active.annotate(n=models.Count("pk")).values_list("project", "n"))
+    return [
+        _card(
+            project, role=Role(roles[project.team_id]), live=live.get(project.pk), n_active=n_active.get(project.pk, 0)
+        )
+        for project in projects
+    ]
 
 
-def _card(user: User, project: Project) -> ProjectCard:
-    role = user.role_in(project)
-    alias = live_alias(project)
+def _card(project: Project, *, role: Role, live: Version | None, n_active: int) -> ProjectCard:
+    trajectories = Trajectory.objects.filter(project=project, deleted_at=None)
     return ProjectCard(
         project=project,
-        role=role.label.lower() if role else "",
-        n_trajectories=count_up_to(Trajectory.objects.filter(project=project)),
-        n_unrewarded=count_up_to(Trajectory.objects.filter(project=project, reward=None)),
-        n_active_runs=project.runs.filter(state__in=ACTIVE_STATES).count(),
-        live=alias.version if alias else None,
+        role=role.label.lower(),
+        n_trajectories=count_up_to(trajectories),
+        n_unrewarded=count_up_to(trajectories.filter(reward=None)),
+        n_active_runs=n_active,
+        live=live,
     )

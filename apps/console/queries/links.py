@@ -5,8 +5,8 @@ from typing import Any
 
 from django.urls import reverse
 
-from apps.accounts.access import Caller, require_role
-from apps.accounts.models import Agent, ApiKey, Project, Role
+from apps.accounts.access import Caller
+from apps.accounts.models import Agent, ApiKey, Project
 from apps.core.errors import NotFound
 from apps.feedback.graders.models import Grader
 from apps.feedback.models import Label
@@ -23,11 +23,9 @@ def find_address(caller: Caller, object_id: str) -> str:
     prefix = "resp" if object_id.startswith("chatcmpl-") else object_id.split("_", 1)[0]
     find = FINDERS.get(prefix)
     found = find(object_id) if find else None
-    if found is None:
+    if found is None or caller.role_in(found[0]) is None:
         raise NotFound(f"nothing that you may see has the id {object_id}")
-    project, address = found
-    require_role(caller, project, Role.VIEWER)
-    return address
+    return found[1]
 
 
 def _project(object_id: str) -> Found | None:
@@ -51,14 +49,15 @@ def _grader(object_id: str) -> Found | None:
 
 
 def _trajectory(object_id: str) -> Found | None:
-    trajectory = Trajectory.objects.select_related("project").filter(pk=object_id).first()
+    trajectory = Trajectory.objects.select_related("project").filter(pk=object_id, deleted_at=None).first()
     if trajectory is None:
         return None
     return trajectory.project, reverse("trajectory", args=[trajectory.project.slug, trajectory.id])
 
 
 def _step_of(**named: Any) -> Found | None:
-    step = Step.objects.select_related("trajectory__project").filter(**named).first()
+    rows = Step.objects.select_related("trajectory__project").filter(trajectory__deleted_at=None)
+    step = rows.filter(**named).first()
     if step is None:
         return None
     project = step.trajectory.project

@@ -6,7 +6,7 @@ from django.db.models import Avg, Count
 
 from apps.accounts.models import Project
 from apps.core.errors import NotFound
-from apps.registry.models import Alias, AliasName, Deployment, DeploymentState, Engine, Policy, Version, VersionState
+from apps.registry.models import Alias, AliasName, Engine, Policy, Version, VersionState
 from apps.trajectories.models import Trajectory
 
 SHOWN = 50
@@ -15,11 +15,10 @@ SAMPLE = 1000
 
 @dataclass(frozen=True, kw_only=True)
 class VersionRow:
-    """One version: its names, its engines, and what people thought of what it said."""
+    """One version: its names, and what people thought of what it said."""
 
     version: Version
     aliases: list[str]
-    engines: list[str]
     n_trajectories: int
     mean_reward: float | None
 
@@ -68,14 +67,14 @@ def read_model_line(project: Project) -> ModelLine | None:
 
 
 def _row(version: Version, aliases: list[Alias]) -> VersionRow:
-    spoken = Trajectory.objects.filter(project_id=version.policy.project_id, steps__version=version).order_by("-pk")
+    spoken = Trajectory.objects.filter(
+        project_id=version.policy.project_id, deleted_at=None, steps__version=version
+    ).order_by("-pk")
     recent = spoken.values("pk").distinct()[:SAMPLE]
     sums = Trajectory.objects.filter(pk__in=recent).aggregate(n=Count("pk"), reward=Avg("reward"))
-    loaded = Deployment.objects.filter(version=version, state=DeploymentState.LOADED).select_related("engine")
     return VersionRow(
         version=version,
         aliases=[alias.name for alias in aliases if alias.version_id == version.pk],
-        engines=[deployment.engine.base_url for deployment in loaded],
         n_trajectories=sums["n"],
         mean_reward=sums["reward"],
     )

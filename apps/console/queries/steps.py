@@ -15,6 +15,7 @@ from apps.console.queries.rewards import own_step_values
 from apps.console.transcript import Message, decode_json, iterate_images, pretty_json, read_message, read_messages
 from apps.core.contracts.arrays import unpack_ids, unpack_logprobs
 from apps.core.errors import NotFound
+from apps.core.ids import is_id
 from apps.registry.models import Version
 from apps.registry.token_texts import read_token_texts
 from apps.training.models import BatchTrajectory
@@ -132,8 +133,11 @@ class Lineage:
 def find_step(trajectory: Trajectory, step_id: str) -> Step:
     """Return a step of the trajectory, by id or by index, or raise NotFound."""
     rows = Step.objects.select_related("version__policy", "parent").filter(trajectory=trajectory)
-    is_index = step_id.isdecimal() and len(step_id) < 9
-    step = (rows.filter(index=int(step_id)) if is_index else rows.filter(pk=step_id)).first()
+    step = None
+    if step_id.isdecimal() and len(step_id) < 9:
+        step = rows.filter(index=int(step_id)).first()
+    elif is_id(step_id, "step"):
+        step = rows.filter(pk=step_id).first()
     if step is None:
         raise NotFound("this trajectory has no such step")
     return step

@@ -8,6 +8,7 @@ from django.http import QueryDict
 from apps.accounts.models import Agent, Project
 from apps.console.queries.counting import Count
 from apps.core.errors import InvalidInput, NotFound
+from apps.core.ids import is_id
 from apps.core.texts import is_storable
 from apps.trajectories.models import Channel, Trajectory, TrajectoryState
 from apps.trajectories.search.language import Filter, Query, Term, parse_query
@@ -157,8 +158,8 @@ def agent_choices(project: Project) -> list[Agent]:
 
 def find_trajectory(project: Project, trajectory_id: str) -> Trajectory:
     """Return a trajectory of the project or raise NotFound."""
-    rows = Trajectory.objects.select_related("agent", "key", "project__team")
-    trajectory = rows.filter(project=project, pk=trajectory_id, deleted_at=None).first()
+    rows = Trajectory.objects.select_related("agent", "key", "project__team").filter(project=project, deleted_at=None)
+    trajectory = rows.filter(pk=trajectory_id).first() if is_id(trajectory_id, "traj") else None
     if trajectory is None:
         raise NotFound("this project has no such trajectory")
     return trajectory

@@ -2,9 +2,8 @@
 
 from django.http import HttpResponse
 from django.shortcuts import redirect
-from django.urls import reverse
 
-from apps.accounts.models import ApiKey, Role, Scope
+from apps.accounts.models import Agent, ApiKey, Role, Scope
 from apps.accounts.services import create_agent, create_key, disable_key
 from apps.console.forms import AgentForm, KeyForm
 from apps.console.page import Page, project_page
@@ -39,15 +38,19 @@ def _render_agents(page: Page, form: AgentForm, *, status: int = 200) -> HttpRes
 @project_page()
 def agent(page: Page, agent_slug: str) -> HttpResponse:
     """One agent with its keys."""
-    found = queries.find_agent(page.project, agent_slug)
+    return _render_agent(page, queries.find_agent(page.project, agent_slug))
+
+
+def _render_agent(page: Page, found: Agent, *, form: KeyForm | None = None, status: int = 200) -> HttpResponse:
     return page.render(
         "console/agent.html",
         row=queries.read_agent(found),
         agent=found,
         breaks=queries.read_breaks(found),
         keys=queries.list_keys(found),
-        scopes=Scope.choices,
         base_url=base_url(),
+        key_form=form or KeyForm(),
+        status=status,
     )
 
 
@@ -57,16 +60,7 @@ def new_key(page: Page, agent_slug: str) -> HttpResponse:
     found = queries.find_agent(page.project, agent_slug)
     form = KeyForm(page.request.POST)
     if not form.is_valid():
-        return page.render(
-            "console/agent.html",
-            row=queries.read_agent(found),
-            agent=found,
-            keys=queries.list_keys(found),
-            scopes=Scope.choices,
-            base_url=base_url(),
-            key_form=form,
-            status=400,
-        )
+        return _render_agent(page, found, form=form, status=400)
     key, secret = create_key(
         agent=found,
         actor=page.caller.name,
@@ -122,5 +116,5 @@ def switch_key_off(page: Page, agent_slug: str, key_id: str) -> HttpResponse:
     found = queries.find_agent(page.project, agent_slug)
     key = queries.find_key(found, key_id)
     disable_key(key=key, actor=page.caller.name)
-    address = reverse("agent", args=[page.project.slug, found.slug])
-    return page.done(f"Key {key} is switched off. Calls with it are refused from now on.", to=address)
+    message = f"Key {key} is switched off. Calls with it are refused from now on."
+    return page.done(message, to=page.url("agent", found.slug))

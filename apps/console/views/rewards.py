@@ -3,10 +3,11 @@
 from django.http import HttpResponse
 
 from apps.accounts.models import Role
+from apps.accounts.services import find_agent
 from apps.console.page import Page, project_page
 from apps.console.queries.graders import read_rewards_page
 from apps.console.schema_form import SchemaForm
-from apps.console.snippets import curl
+from apps.console.snippets import base_url, curl
 from apps.core.errors import NotFound, ServiceError
 from apps.feedback.graders.kinds import KINDS
 from apps.feedback.rescoring import change_schema
@@ -48,9 +49,7 @@ def schema(page: Page) -> HttpResponse:
 def add_token(page: Page) -> HttpResponse:
     """Make a token that web pages may show."""
     data = page.request.POST
-    agent = page.project.agents.select_related("project__team").filter(slug=data.get("agent", "")).first()
-    if agent is None:
-        raise NotFound("this project has no such agent", field="agent")
+    agent = find_agent(caller=page.caller, project=page.project, slug=data.get("agent", ""))
     try:
         thumbs.create_token(
             caller=page.caller,
@@ -82,7 +81,7 @@ def _render(page: Page, *, token_error: str = "", status: int = 200) -> HttpResp
         kinds=KINDS.values(),
         agents=page.project.agents.order_by("name"),
         token_error=token_error,
-        snippet=SNIPPET.format(base=page.request.build_absolute_uri("/").rstrip("/"), token=token),
+        snippet=SNIPPET.format(base=base_url(), token=token),
         curl=curl("GET", "/api/v1/graders"),
         status=status,
     )

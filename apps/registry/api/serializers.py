@@ -6,6 +6,7 @@ from rest_framework import serializers
 
 from apps.core.serializers import StrictSerializer
 from apps.registry.models import AliasName, Engine, Policy, Teacher, Version
+from apps.registry.services import N_SHARES
 
 
 class VersionSerializer(serializers.ModelSerializer[Version]):
@@ -49,13 +50,13 @@ class PolicySerializer(serializers.ModelSerializer[Policy]):
 
     def get_aliases(self, policy: Policy) -> dict[str, dict[str, Any]]:
         aliases = list(policy.aliases.select_related("version"))
-        n_taken = sum(alias.live_share for alias in aliases if alias.name != AliasName.LIVE)
+        n_taken = sum(alias.live_share for alias in aliases)  # live's own is 0
         return {
             alias.name: {
                 "version": alias.version_id,
                 "number": alias.version.number,
                 "switched_at": alias.switched_at.isoformat(),
-                "live_share": 100 - n_taken if alias.name == AliasName.LIVE else alias.live_share,
+                "live_share": N_SHARES - n_taken if alias.name == AliasName.LIVE else alias.live_share,
             }
             for alias in aliases
         }

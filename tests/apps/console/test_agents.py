@@ -1,9 +1,15 @@
 """Agents and keys."""
 
-from django.test import Client
+from datetime import timedelta
 
-from apps.accounts.models import Agent, ApiKey, AuditEvent, Scope, hash_key
+from django.test import Client
+from django.utils import timezone
+from pytest_django import DjangoAssertNumQueries
+
+from apps.accounts.models import Agent, ApiKey, AuditEvent, Project, Scope, hash_key
+from apps.console.queries.agents import list_agents
 from apps.trajectories.models import Trajectory
+from tests.factories.accounts import AgentFactory
 from tests.factories.trajectories import StepFactory, TrajectoryFactory
 
 
@@ -102,3 +108,29 @@ def test_the_page_says_why_prefixes_break(owner_browser: Client, agent: Agent) -
     page = owner_browser.get(f"/p/shop/agents/{agent.slug}").content.decode()
     assert "Broken prefixes" in page
     assert page.index("50 %") < page.index("25 %")
+
+
+def test_an_expired_key_is_not_said_to_work(owner_browser: Client, key: ApiKey) -> None:
+    ApiKey.objects.filter(pk=key.pk).update(expires_at=timezone.now() + timedelta(days=1))
+    assert "works until" in owner_browser.get("/p/shop/agents/clerk").content.decode()
+    ApiKey.objects.filter(pk=key.pk).update(expires_at=timezone.now() - timedelta(days=1))
+    html = owner_browser.get("/p/shop/agents/clerk").content.decode()
+    assert "expired" in html
+    assert "works until" not in html
+
+
+def test_the_list_asks_as_much_for_many_agents_as_for_one(
+    project: Project, agent: Agent, key: ApiKey, django_assert_num_queries: DjangoAssertNumQueries
+) -> None:
+    TrajectoryFactory.create(agent=agent, reward=0.5, n_steps=2, n_prompt_tokens=10, n_completion_tokens=5)
+    TrajectoryFactory.create(agent=agent, reward=1.0, deleted_at=timezone.now())
+    for name in ("Anna", "Zoe"):
+        AgentFactory.create(project=project, name=name)
+    with django_assert_num_queries(1):
+        rows = list_agents(project)
+    assert [row.agent.name for row in rows] == ["Anna", "Clerk", "Zoe"]
+    clerk = rows[1]
+    assert (clerk.n_keys, clerk.n_trajectories, clerk.n_steps, clerk.n_tokens) == (1, 1, 2, 15)
+    assert clerk.mean_reward == 0.5
+    assert clerk.last_seen_at is not None
+    assert (rows[0].n_keys, rows[0].n_trajectories, rows[0].mean_reward, rows[0].last_seen_at) == (0, 0, None, None)

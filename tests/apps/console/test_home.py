@@ -5,10 +5,10 @@ from collections.abc import Callable
 from django.test import Client
 from django.utils import timezone
 
-from apps.accounts.models import Project
+from apps.accounts.models import Project, User
 from apps.console.queries.counting import count_up_to
-from apps.console.queries.home import read_loop, read_set_up
-from apps.registry.models import Engine, EngineState
+from apps.console.queries.home import list_projects, read_loop, read_set_up
+from apps.registry.models import Engine, EngineState, Version
 from apps.training.models import Run
 from apps.trajectories.models import Trajectory
 
@@ -56,3 +56,30 @@ def test_the_home_shows_the_newest_trajectories(
     html = owner_browser.get("/p/shop/").content.decode()
     assert "Question 9" in html
     assert "Question 1<" not in html
+
+
+def test_what_is_deleted_is_not_counted(
+    owner_browser: Client, project: Project, owner: User, add_trajectory: Callable[..., Trajectory]
+) -> None:
+    add_trajectory(title="It stays", reward=1.0)
+    add_trajectory(title="It is gone", deleted_at=timezone.now(), reward=1.0)
+    loop = read_loop(project)
+    assert (str(loop.captured), str(loop.rewarded)) == ("1", "1")
+    [card] = list_projects(owner)
+    assert (str(card.n_trajectories), str(card.n_unrewarded)) == ("1", "0")
+    html = owner_browser.get("/p/shop/").content.decode()
+    assert "It stays" in html
+    assert "It is gone" not in html
+
+
+def test_only_staff_sees_where_the_platforms_engines_are(
+    owner_browser: Client, owner: User, base: Version
+) -> None:
+    engine = Engine.objects.create(base_url="http://10.9.8.7:8100", state=EngineState.DOWN)
+    for page in ("/p/shop/", "/p/shop/models"):
+        html = owner_browser.get(page).content.decode()
+        assert "10.9.8.7" not in html
+        assert engine.id[-6:] in html
+    User.objects.filter(pk=owner.pk).update(is_staff=True)
+    for page in ("/p/shop/", "/p/shop/models"):
+        assert "10.9.8.7" in owner_browser.get(page).content.decode()

@@ -2,6 +2,7 @@
 
 import pytest
 from django.test import Client
+from django.utils import timezone
 
 from apps.accounts.models import ApiKey, Project, User
 from apps.training.models import Run
@@ -85,4 +86,12 @@ def test_any_id_is_a_short_link(
 
 
 def test_short_links_tell_strangers_nothing(stranger_browser: Client, trajectory: Trajectory) -> None:
-    assert stranger_browser.get(f"/x/{trajectory.id}").status_code == 404
+    missing = f"{trajectory.id[:-1]}{'1' if trajectory.id[-1] == '0' else '0'}"
+    told = [stranger_browser.get(f"/x/{one}") for one in (trajectory.id, missing)]
+    assert [answer.status_code for answer in told] == [404, 404]
+    assert all("nothing that you may see has the id" in answer.content.decode() for answer in told)
+
+
+def test_a_deleted_trajectory_has_no_short_link(owner_browser: Client, trajectory: Trajectory, step: Step) -> None:
+    Trajectory.objects.filter(pk=trajectory.pk).update(deleted_at=timezone.now())
+    assert [owner_browser.get(f"/x/{one}").status_code for one in (trajectory.id, step.id)] == [404, 404]

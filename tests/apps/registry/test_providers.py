@@ -102,7 +102,11 @@ def test_operators_decide_which_hosts_are_called(owner_client: APIClient, settin
     assert (refused.status_code, refused.json()["field"]) == (403, "base_url")
 
 
-@pytest.mark.parametrize("host", ["169.254.169.254", "[fe80::1]"])
+CLOUDS = ["169.254.169.254", "[fe80::1]", "[::ffff:169.254.169.254]", "[64:ff9b::a9fe:a9fe]", "[2002:a9fe:a9fe::]"]
+CLOUDS += ["[fd00:ec2::254]", "100.100.100.200", "168.63.129.16"]
+
+
+@pytest.mark.parametrize("host", CLOUDS)
 def test_no_provider_is_where_clouds_keep_their_secrets(owner_client: APIClient, settings: Settings, host: str) -> None:
     body = {**BODY, "base_url": f"http://{host}/latest"}
     refused = owner_client.post(ENGINES, body)

@@ -58,7 +58,14 @@ def test_a_dead_engine_is_down_at_once_with_the_reason(db: None) -> None:
     reconcile_engines()
     engine = reread(engine)
     assert engine.state == EngineState.DOWN
-    assert engine.last_error.endswith("cannot be reached: nothing listens there: it is starting, or it is down")
+    assert engine.last_error == "the engine cannot be reached: nothing listens there: it is starting, or it is down"
+
+
+def test_an_engine_that_stays_down_says_why_now(engine: Engine, fake_engine: FakeEngine) -> None:
+    Engine.objects.filter(pk=engine.pk).update(state=EngineState.DOWN, last_error="it was away")
+    fake_engine.lies["/v1/models"] = {"what": "?"}
+    reconcile_engines()
+    assert "unknown shape" in reread(engine).last_error
 
 
 def test_a_slow_engine_gets_some_patience(

@@ -6,7 +6,7 @@ import pytest
 from django.utils import timezone
 
 from apps.accounts.models import Project
-from apps.core.errors import Conflict
+from apps.core.errors import Conflict, InvalidInput, Unavailable
 from apps.registry import deployments, services
 from apps.registry.models import (
     AliasName,
@@ -21,6 +21,7 @@ from apps.registry.models import (
 )
 from apps.registry.reconcile import reconcile_engines
 from apps.registry.refresh import move_alias, refresh_version
+from apps.registry.speaking import find_version_speaker, list_held_versions
 from tests.apps.registry.conftest import Publish, number_of
 from tests.fakes.adapter_engine import FakeEngine
 
@@ -185,3 +186,66 @@ def test_another_project_cannot_stand_on_a_base_that_is_taken(
 ) -> None:
     with pytest.raises(Conflict, match="serve all the weights of shop"):
         services.ensure_policy(project=other_project, slug="other", base_model="tiny", base_model_dir="models/tiny")
+
+
+@pytest.mark.parametrize("live_is_whole", [False, True])
+def test_one_that_is_not_to_go_live_is_verified_and_makes_way_again(
+    engine: Engine, fake_engine: FakeEngine, policy: Policy, publish: Publish, live_is_whole: bool
+) -> None:
+    if live_is_whole:
+        refresh_version(publish(kind=VersionKind.WHOLE))
+    live = services.find_live_version(policy)
+    waiting = publish(kind=VersionKind.WHOLE, goes_live=False)
+    refresh_version(waiting)
+    assert reread(waiting).state == VersionState.READY
+    assert fake_engine.weights == (live.adapter_path or policy.base_model_dir)
+    assert state_of(engine) == (live.id if live_is_whole else None, False)
+
+
+def test_what_was_not_put_back_is_put_back_later(
+    engine: Engine, fake_engine: FakeEngine, policy: Policy, publish: Publish
+) -> None:
+    waiting = publish(kind=VersionKind.WHOLE, goes_live=False)
+    fake_engine.refuses_folders = {policy.base_model_dir}
+    refresh_version(waiting)
+    assert state_of(engine) == (waiting.id, False)
+    fake_engine.refuses_folders = set()
+    reconcile_engines()
+    assert (fake_engine.weights, state_of(engine)) == (policy.base_model_dir, (None, False))
+
+
+def test_no_other_alias_takes_lives_weights_away(
+    engine: Engine, fake_engine: FakeEngine, policy: Policy, whole: Version, publish: Publish
+) -> None:
+    refresh_version(whole)
+    later = publish(kind=VersionKind.WHOLE, goes_live=False)
+    refresh_version(later)
+    for version in (reread(later), base_of(policy)):
+        with pytest.raises(Conflict, match="cannot answer at one time"):
+            move_alias(policy=policy, alias=AliasName.CANDIDATE, version=version, actor="me")
+    with pytest.raises(Conflict, match="cannot answer at one time"):  # previous names the base
+        services.split_live(policy=policy, shares={LIVE: 50, PREVIOUS: 50}, actor="me")
+    assert fake_engine.weights == whole.adapter_path
+
+
+def test_the_base_is_asked_only_where_it_is(engine: Engine, policy: Policy, whole: Version) -> None:
+    base = base_of(policy)
+    assert [version.number for version in list_held_versions(policy.project_id)] == [0]
+    refresh_version(whole)
+    assert [version.number for version in list_held_versions(policy.project_id)] == [1]
+    assert find_version_speaker(reread(whole)).engine == engine
+    with pytest.raises(Unavailable, match="no engine serves"):
+        find_version_speaker(base)
+
+
+def test_another_policys_version_touches_no_engine(
+    engine: Engine, fake_engine: FakeEngine, policy: Policy, publish: Publish, other_project: Project
+) -> None:
+    adapter = publish(goes_live=False)
+    refresh_version(adapter)
+    fake_engine.adapters.clear()
+    fake_engine.calls.clear()
+    other = services.ensure_policy(project=other_project, slug="other", base_model="big", base_model_dir="models/big")
+    with pytest.raises(InvalidInput, match="another policy"):
+        move_alias(policy=other, alias=LIVE, version=reread(adapter), actor="me")
+    assert fake_engine.calls == []
