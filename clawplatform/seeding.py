@@ -16,7 +16,14 @@ from typing import Any
 from django.db import transaction
 
 from apps.accounts.models import Project, Role, Scope, User
-from apps.accounts.services import create_agent, create_key, create_project, create_team, create_user
+from apps.accounts.services import (
+    FIRST_PASSWORD_BYTES,
+    create_agent,
+    create_key,
+    create_project,
+    create_team,
+    create_user,
+)
 from apps.registry.services import ensure_policy, register_engine
 from clawplatform.env import Env
 
@@ -85,7 +92,7 @@ def _ensure_admin() -> tuple[User, str]:
     admin = User.objects.filter(is_superuser=True).order_by("date_joined").first()
     if admin is not None:
         return admin, ""
-    password = secrets.token_urlsafe(12)
+    password = secrets.token_urlsafe(FIRST_PASSWORD_BYTES)
     return create_user(email=ADMIN_EMAIL, password=password, name="Admin", is_staff=True), password
 
 

@@ -4,6 +4,8 @@ from django.contrib import admin
 from django.urls import include, path
 from drf_spectacular.views import SpectacularAPIView, SpectacularSwaggerSplitView
 
+from apps.console.views.session import admin_log_in
+
 api_page = SpectacularSwaggerSplitView.as_view(url_name="schema", template_name="api/docs.html")
 
 urlpatterns = [
@@ -15,6 +17,7 @@ urlpatterns = [
     path("api/v1/", include("apps.training.api.urls")),
     path("api/schema", SpectacularAPIView.as_view(), name="schema"),
     path("api/docs", api_page, name="docs"),
+    path("admin/login/", admin_log_in),
     path("admin/", admin.site.urls),
 ]
 

@@ -1,7 +1,6 @@
 """People, teams, projects, memberships, agents, keys and the audit log: who may do what."""
 
 import hashlib
-import hmac
 import secrets
 from datetime import datetime
 from typing import Any, ClassVar
@@ -268,9 +267,6 @@ class ApiKey(Limited):
     @property
     def has_expired(self) -> bool:
         return self.expires_at is not None and self.expires_at <= timezone.now()
-
-    def matches(self, secret: str) -> bool:
-        return hmac.compare_digest(self.sha256, hash_key(secret))
 
 
 class AuditEvent(models.Model):

@@ -1,6 +1,7 @@
 """Every change to people, teams, projects, agents and keys. Knows nothing of what agents say."""
 
 import re
+import secrets
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 
@@ -33,6 +34,7 @@ from apps.core.redaction import BUILT_IN_NAMES, BadPattern, check_pattern
 from apps.core.texts import is_storable
 
 MAX_OWN_PATTERNS = 20
+FIRST_PASSWORD_BYTES = 12
 USE_IS_WRITTEN_EVERY = timedelta(minutes=1)  # a key's last use is no more exact, so that a busy key costs nothing
 _PATTERN_NAME = re.compile(r"[A-Za-z0-9_-]{1,20}")
 
@@ -54,10 +56,58 @@ def create_team(*, name: str, owner: User) -> Team:
 
 
 @transaction.atomic
-def add_member(*, team: Team, user: User, role: Role, actor: str) -> Membership:
-    """Add a person to a team, or change their role."""
-    membership, _ = Membership.objects.update_or_create(user=user, team=team, defaults={"role": role})
-    record_event(team=team, actor=actor, action="member.set", object_id=user.id, detail={"role": role})
+def invite_person(*, team: Team, email: str, role: Role, actor: str, name: str = "") -> tuple[Membership, str]:
+    """Return the new member, and a first password where there was no account yet, else "": show it now or never."""
+    Team.objects.select_for_update().get(pk=team.pk)
+    user, password = User.objects.filter(email__iexact=email).first(), ""
+    if user is None:
+        password = secrets.token_urlsafe(FIRST_PASSWORD_BYTES)
+        user = create_user(email=email, password=password, name=name)
+    elif Membership.objects.filter(team=team, user=user).exists():
+        raise Conflict(f"{user.email} is in this team already", field="email")
+    membership = Membership.objects.create(team=team, user=user, role=role)
+    record_event(team=team, actor=actor, action="member.added", object_id=user.id, detail={"role": str(role)})
+    return membership, password
+
+
+@transaction.atomic
+def change_role(membership: Membership, *, role: Role, actor: str) -> None:
+    """Give a member another role. Raises Conflict where the team would be left without an owner."""
+    _keep_an_owner(membership, role=role)
+    Membership.objects.filter(pk=membership.pk).update(role=role)
+    detail = {"role": str(role)}
+    record_event(
+        team=membership.team, actor=actor, action="member.changed", object_id=membership.user_id, detail=detail
+    )
+
+
+@transaction.atomic
+def remove_member(membership: Membership, *, actor: str) -> None:
+    """Take a person out of the team; what they said and made stays. Raises Conflict for the last owner."""
+    _keep_an_owner(membership, role=None)
+    Membership.objects.filter(pk=membership.pk).delete()
+    record_event(team=membership.team, actor=actor, action="member.removed", object_id=membership.user_id)
+
+
+def _keep_an_owner(membership: Membership, *, role: Role | None) -> None:
+    """Under the team's lock: of two owners who leave at the same moment the second one stays."""
+    Team.objects.select_for_update().get(pk=membership.team_id)
+    owners = Membership.objects.filter(team=membership.team_id, role=Role.OWNER)
+    if role != Role.OWNER and not owners.exclude(pk=membership.pk).exists():
+        raise Conflict("a team needs an owner: make somebody else one first", field="role")
+
+
+def list_members(team: Team) -> list[Membership]:
+    """Return the team's members by e-mail."""
+    return list(Membership.objects.filter(team=team).select_related("user").order_by("user__email"))
+
+
+def find_member(*, team: Team, user_id: str) -> Membership:
+    """Return a member of the team. Raises NotFound."""
+    known = Membership.objects.select_related("user", "team").filter(team=team)
+    membership = known.filter(user=user_id).first() if is_id(user_id, "user") else None
+    if membership is None:
+        raise NotFound("this team has no such member")
     return membership
 
 

@@ -5,7 +5,9 @@ from typing import Any
 from django import forms
 from django.contrib.auth.forms import AuthenticationForm
 
-from apps.accounts.models import Scope
+from apps.accounts.attempts import forget_failures, note_failure, seconds_to_wait
+from apps.accounts.models import Role, Scope
+from apps.console.templatetags.console import duration
 
 
 class LoginForm(AuthenticationForm):
@@ -27,6 +29,20 @@ class LoginForm(AuthenticationForm):
         """Accounts are kept in lower case."""
         return str(self.cleaned_data["username"]).strip().lower()
 
+    def clean(self) -> dict[str, Any]:
+        """Look whether the password is right, unless too many have been tried."""
+        email = self.cleaned_data.get("username", "")
+        address = str(self.request.META.get("REMOTE_ADDR", "")) if self.request else ""
+        if wait_s := seconds_to_wait(email, address):
+            raise forms.ValidationError(f"Too many wrong passwords. Try again in {duration(wait_s)}.")
+        try:
+            cleaned: dict[str, Any] = super().clean()
+        except forms.ValidationError:
+            note_failure(email, address)
+            raise
+        forget_failures(email, address)
+        return cleaned
+
 
 class AgentForm(forms.Form):
     """A new agent."""
@@ -44,6 +60,20 @@ class KeyForm(forms.Form):
     def clean_scope(self) -> str:
         """The smaller scope when none is chosen."""
         return self.cleaned_data["scope"] or Scope.AGENT
+
+
+class PersonForm(forms.Form):
+    """Somebody who is to join the team."""
+
+    email = forms.EmailField(label="E-mail")
+    name = forms.CharField(max_length=100, required=False, label="Name")
+    role = forms.ChoiceField(choices=Role.choices, initial=Role.REVIEWER, label="Role")
+
+
+class RoleForm(forms.Form):
+    """What a member may do from now on."""
+
+    role = forms.ChoiceField(choices=Role.choices)
 
 
 class LabelForm(forms.Form):

@@ -21,6 +21,7 @@ P = ParamSpec("P")
 
 SECTIONS = {
     "project_home": "project_home",
+    "people": "people",
     "agents": "agents",
     "agent": "agents",
     "new_key": "agents",

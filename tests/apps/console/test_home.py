@@ -72,9 +72,7 @@ def test_what_is_deleted_is_not_counted(
     assert "It is gone" not in html
 
 
-def test_only_staff_sees_where_the_platforms_engines_are(
-    owner_browser: Client, owner: User, base: Version
-) -> None:
+def test_only_staff_sees_where_the_platforms_engines_are(owner_browser: Client, owner: User, base: Version) -> None:
     engine = Engine.objects.create(base_url="http://10.9.8.7:8100", state=EngineState.DOWN)
     for page in ("/p/shop/", "/p/shop/models"):
         html = owner_browser.get(page).content.decode()
