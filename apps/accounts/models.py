@@ -270,7 +270,7 @@ class ApiKey(Limited):
 
 
 class AuditEvent(models.Model):
-    """Who did what to which object. Append-only."""
+    """Who did what to which object. A trigger refuses every change (`migrations/0005_audit.py`)."""
 
     team = models.ForeignKey(Team, on_delete=models.CASCADE, related_name="+")
     actor = models.CharField(max_length=254)  # a person's e-mail, or a key

@@ -4,16 +4,15 @@ It parses text and places errors; what a value means and whether it is right, `a
 """
 
 import json
-import types
 import typing
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from annotated_types import Ge, Gt, Le, Lt
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
+from apps.console.settings_of import bounds_of, kinds_of
 from apps.core.errors import ServiceError
 from apps.feedback.graders.kinds import Kind
 from apps.feedback.graders.models import GraderVersion
@@ -156,7 +155,7 @@ class GraderForm:
 
     def _field(self, name: str, info: FieldInfo) -> GraderField:
         full = f"{SETTINGS}.{name}"
-        low, high = _bounds(info)
+        low, high = bounds_of(info)
         return GraderField(
             name=full,
             label=name.replace("_", " ").removesuffix(" s").capitalize(),
@@ -171,13 +170,7 @@ class GraderForm:
 
 
 def _kinds(info: FieldInfo) -> set[Any]:
-    annotation = info.annotation
-    if typing.get_origin(annotation) in {typing.Union, types.UnionType}:
-        parts: set[Any] = set()
-        for part in typing.get_args(annotation):
-            parts.add(typing.get_args(part)[0] if typing.get_origin(part) is typing.Annotated else part)
-        return parts
-    return {typing.get_origin(annotation) or annotation}
+    return {typing.get_origin(kind) or kind for kind in kinds_of(info)}
 
 
 def _literals(info: FieldInfo) -> tuple[str, ...]:
@@ -194,13 +187,6 @@ def _kind(name: str, info: FieldInfo) -> str:
     if kinds & {int, float}:
         return "number"
     return "area" if name in AREAS else "text"
-
-
-def _bounds(info: FieldInfo) -> tuple[float | None, float | None]:
-    low = next((float(part.ge) for part in info.metadata if isinstance(part, Ge)), None)  # type: ignore[arg-type]
-    low = next((float(part.gt) for part in info.metadata if isinstance(part, Gt)), low)  # type: ignore[arg-type]
-    high = next((float(part.le) for part in info.metadata if isinstance(part, Le)), None)  # type: ignore[arg-type]
-    return low, next((float(part.lt) for part in info.metadata if isinstance(part, Lt)), high)  # type: ignore[arg-type]
 
 
 def _default(info: FieldInfo) -> str:

@@ -4,7 +4,6 @@ It parses text and places errors; what a value means and whether it is right, th
 """
 
 import secrets
-import types
 import typing
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -13,13 +12,13 @@ from enum import Enum
 from functools import cached_property
 from typing import Any
 
-from annotated_types import Ge, Gt, Le, Lt
 from django.conf import settings
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 from apps.console.run_form_words import BASIC, CHOICES, HINTS, LABELS, SELECTED, UNITS
+from apps.console.settings_of import bounds_of, kinds_of
 from apps.training.models import Run
 from apps.training.recipes import LOSSES, OWN_SETTINGS, OWNED, RecipeConfig, default_settings
 from apps.training.resources import ADAPTER, LORA_RANKS
@@ -186,7 +185,7 @@ class RunForm:
 
     def _field(self, part: str, name: str, info: FieldInfo) -> FormField:
         full = f"{part}.{name}"
-        low, high = _bounds(info)
+        low, high = bounds_of(info)
         choices, default = self._choices(full, info), self._default(full, info)
         value = self.typed[full]
         return FormField(
@@ -235,16 +234,8 @@ def _text(value: Any) -> str:
     return value.isoformat() if isinstance(value, datetime) else str(value)
 
 
-def _kinds(info: FieldInfo) -> set[Any]:
-    """The types that a setting may have, unions taken apart."""
-    annotation = info.annotation
-    if typing.get_origin(annotation) in {typing.Union, types.UnionType}:
-        return set(typing.get_args(annotation))
-    return {annotation}
-
-
 def _kind(info: FieldInfo) -> str:
-    kinds = _kinds(info)
+    kinds = kinds_of(info)
     if kinds & {int, float}:
         return "number"
     return "text"
@@ -252,7 +243,7 @@ def _kind(info: FieldInfo) -> str:
 
 def _parse(text: str, info: FieldInfo) -> Any:
     """Return a number where the setting is one and the text can be read as one; the models refuse the rest in words."""
-    kinds = _kinds(info)
+    kinds = kinds_of(info)
     if text == "":
         return None if type(None) in kinds else text
     if bool in kinds and text in {"true", "false"}:
@@ -267,7 +258,7 @@ def _parse(text: str, info: FieldInfo) -> Any:
 
 
 def _choices(info: FieldInfo) -> tuple[tuple[str, str], ...]:
-    for kind in _kinds(info):
+    for kind in kinds_of(info):
         if typing.get_origin(kind) is typing.Literal:
             return tuple((_text(value), str(value).replace("_", " ")) for value in typing.get_args(kind))
         if isinstance(kind, type) and issubclass(kind, Enum):
@@ -275,21 +266,6 @@ def _choices(info: FieldInfo) -> tuple[tuple[str, str], ...]:
         if kind is bool:
             return (("true", "yes"), ("false", "no"))
     return ()
-
-
-def _bounds(info: FieldInfo) -> tuple[float | None, float | None]:
-    low: Any = None
-    high: Any = None
-    for limit in info.metadata:
-        if isinstance(limit, Ge):
-            low = limit.ge
-        elif isinstance(limit, Gt):
-            low = limit.gt
-        elif isinstance(limit, Le):
-            high = limit.le
-        elif isinstance(limit, Lt):
-            high = limit.lt
-    return low, high
 
 
 def _words(problem: Mapping[str, Any]) -> str:

@@ -37,6 +37,12 @@ def test_the_audit_log_takes_the_longest_address(db: None) -> None:
     assert services.create_team(name="Long", owner=owner).memberships.count() == 1
 
 
+def test_the_audit_log_is_never_changed(owner: User) -> None:
+    services.create_team(name="New", owner=owner)
+    with pytest.raises(IntegrityError, match="never changed"), transaction.atomic():
+        AuditEvent.objects.update(actor="nobody")
+
+
 def test_a_projects_address_is_unique_over_all_teams(team: Team, other_project: Project) -> None:
     assert services.create_project(team=team, name="My Shop", actor="x").slug == "my-shop"
     with pytest.raises(Conflict):
