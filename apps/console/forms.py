@@ -40,7 +40,8 @@ class LoginForm(AuthenticationForm):
         except forms.ValidationError:
             note_failure(email, address)
             raise
-        forget_failures(email, address)
+        if self.get_user() is not None:  # a form without a password comes here too
+            forget_failures(email, address)
         return cleaned
 
 

@@ -1,5 +1,8 @@
 """Who is in the team, with which role; and the password of whoever is looking."""
 
+from typing import Any
+
+from django.contrib import messages
 from django.contrib.auth.views import PasswordChangeView
 from django.http import HttpResponse
 from django.urls import reverse_lazy
@@ -17,9 +20,17 @@ ROLES = {
     Role.VIEWER: "look",
 }
 
-password = PasswordChangeView.as_view(
-    template_name="console/password.html", success_url=reverse_lazy("home"), extra_context={"title": "Password"}
-)
+
+class _PasswordView(PasswordChangeView):
+    template_name = "console/password.html"
+    success_url = reverse_lazy("home")
+
+    def form_valid(self, form: Any) -> HttpResponse:
+        messages.success(self.request, "Your password is changed.")
+        return super().form_valid(form)
+
+
+password = _PasswordView.as_view()
 
 
 @project_page("GET", "HEAD", "POST")
