@@ -22,8 +22,8 @@ def seconds_to_wait(email: str, address: str) -> int:
     try:
         with _connect() as client:
             for name, most in _counters(email, address).items():
-                if int(client.get(name) or 0) >= most:  # type: ignore[arg-type]  # the stubs know the async client too
-                    waits.append(max(int(client.ttl(name)), 1))  # type: ignore[arg-type]
+                if int(client.get(name) or 0) >= most:
+                    waits.append(max(int(client.ttl(name)), 1))
     except (OSError, redis.RedisError) as error:
         log.warning("attempts.uncounted", error=str(error))
     return max(waits, default=0)
