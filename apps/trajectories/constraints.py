@@ -36,6 +36,8 @@ def find_constraints(sampling: Mapping[str, Any], tools: Sequence[Any]) -> list[
         found.append("tool_choice")
     if choice != "none" and any(map(_is_strict, tools)):
         found.append("tools.strict")
+    if choice != "none" and tools and sampling.get("parallel_tool_calls") is False:
+        found.append("parallel_tool_calls")  # vLLM's grammar ends the answer after its first call
     return found
 
 
