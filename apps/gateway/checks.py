@@ -28,6 +28,21 @@ COMMON: tuple[Check, ...] = (
 )
 
 
+def is_token_ids(value: Any) -> bool:
+    """Whether it is a list of at least one token id."""
+    return isinstance(value, list) and bool(value) and all(type(part) is int and part >= 0 for part in value)
+
+
+def is_texts(value: Any) -> bool:
+    """Whether it is a list of texts."""
+    return isinstance(value, list) and all(isinstance(text, str) for text in value)
+
+
+def wants_usage(body: Mapping[str, Any]) -> bool:
+    """Whether the client is told how many tokens were used: with a stream only if it asks."""
+    return not body.get("stream") or bool((body.get("stream_options") or {}).get("include_usage"))
+
+
 def check_fields(body: Mapping[str, Any], checks: Iterable[Check]) -> None:
     """Raise ApiError (400) for the first field whose value will not do."""
     for name, is_good, expected in checks:

@@ -1,5 +1,6 @@
-"""A dialect's endpoint over HTTP: who speaks, what is asked, and which weights are to answer. Knows no dialect."""
+"""Endpoints over HTTP: who speaks, what is asked, and which weights are to answer. Knows no dialect."""
 
+from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from apps.gateway.answers import StreamedAnswer, WholeAnswer
@@ -7,8 +8,8 @@ from apps.gateway.bodies import ClientGoneError, read_body
 from apps.gateway.call import ModelCall, new_exchange_id
 from apps.gateway.capture_policy import may_train
 from apps.gateway.desk import Desk
-from apps.gateway.dialect import Dialect
-from apps.gateway.errors import ApiError, render_error, unknown_model
+from apps.gateway.dialect import Dialect, Json
+from apps.gateway.errors import ApiError, render_error, render_openai, unknown_model
 from apps.gateway.limits import Admission
 from apps.gateway.placement import find_affinity
 from apps.gateway.routes import KeyRoute, VersionRoute
@@ -51,7 +52,7 @@ class ModelEndpoint:
 
     async def _open(self, scope: Scope, receive: Receive, exchange_id: str) -> ModelCall:
         """Return the call if it may be made; raises ApiError."""
-        headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
+        headers = read_headers(scope)
         key = scope.get("claw.key") or await self.desk.identify(headers)
         raw = await read_body(headers, receive)
         request = await self.dialect.read_request(raw, desk=self.desk, key=key)
@@ -76,6 +77,37 @@ class ModelEndpoint:
             may_train=may_train(headers),
             forms=self.desk.prompt_forms,
         )
+
+
+class UnkeptEndpoint:
+    """Calls that leave nothing in the pool, as an ASGI application."""
+
+    def __init__(self, desk: Desk) -> None:
+        self.desk = desk
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        request_id = new_exchange_id()
+        scope["claw.exchange_id"] = request_id
+        try:
+            response = await self.answer(scope, receive, request_id=request_id)
+        except ClientGoneError:
+            return
+        except ApiError as error:
+            response = render_error(error, request_id=request_id, render_body=self.render_error)
+        await response(scope, receive, send)
+
+    async def answer(self, scope: Scope, receive: Receive, *, request_id: str) -> Response:
+        """Return the answer; raises ApiError and ClientGoneError."""
+        raise NotImplementedError
+
+    def render_error(self, error: ApiError) -> Json:
+        """Return an error's body in the client's words."""
+        return render_openai(error)
+
+
+def read_headers(scope: Scope) -> dict[str, str]:
+    """Return the request's headers, their names in lower case; of one that is there twice the last."""
+    return {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
 
 
 async def find_version(desk: Desk, key: KeyRoute, model: str, *, session: str = "") -> VersionRoute:

@@ -9,7 +9,7 @@ from typing import Any
 from apps.gateway.bodies import read_json
 from apps.gateway.capture import Wishes
 from apps.gateway.chat.engine_form import make_engine_body
-from apps.gateway.checks import COMMON, Check, check_fields, is_kind, refuse_fields, wrong
+from apps.gateway.checks import COMMON, Check, check_fields, is_kind, refuse_fields, wants_usage, wrong
 from apps.gateway.dialect import ModelRequest
 from apps.gateway.errors import bad_request
 from apps.gateway.known_fields import IGNORED, SAMPLING, TEMPLATE, refuse_unknown
@@ -67,16 +67,11 @@ def read_chat_request(raw: bytes) -> ModelRequest:
         model=body["model"],
         is_streamed=bool(body.get("stream")),
         n_choices=body.get("n") or 1,
-        wishes=_read_wishes(body),
-    )
-
-
-def _read_wishes(body: dict[str, Any]) -> Wishes:
-    options = body.get("stream_options") or {}
-    return Wishes(
-        usage=not body.get("stream") or bool(options.get("include_usage")),
-        logprobs=bool(body.get("logprobs")),
-        token_ids=bool(body.get("return_token_ids")),
+        wishes=Wishes(
+            usage=wants_usage(body),
+            logprobs=bool(body.get("logprobs")),
+            token_ids=bool(body.get("return_token_ids")),
+        ),
     )
 
 

@@ -114,8 +114,7 @@ class ClawR1Door:
     async def find_route(self, key: ApiKey) -> KeyRoute:
         """Return the key as model calls know it. Raises ApiError (503) while no snapshot has it."""
         for _ in range(2):
-            found = next((route for route in self.desk.routes.snapshot.keys.values() if route.id == key.pk), None)
-            if found is not None:
+            if (found := self.desk.routes.snapshot.keys.get(key.sha256)) is not None:
                 return found
             await self.desk.routes.refresh()
         raise unavailable("The key of this door is not known yet.", code="starting")

@@ -7,7 +7,7 @@ from typing import Any
 
 from apps.gateway.bodies import read_json
 from apps.gateway.capture import Wishes
-from apps.gateway.checks import COMMON, Check, check_fields, refuse_fields, wrong
+from apps.gateway.checks import COMMON, Check, check_fields, is_token_ids, refuse_fields, wants_usage, wrong
 from apps.gateway.dialect import Json, ModelRequest
 from apps.gateway.errors import bad_request
 from apps.gateway.known_fields import IGNORED, SAMPLING, keep_meaningful, refuse_unknown
@@ -46,7 +46,6 @@ def read_completion_request(raw: bytes) -> ModelRequest:
     n_choices = len(prompts) * (body.get("n") or 1)
     if n_choices > MAX_ANSWERS:
         raise wrong("prompt", f"times `n` may ask for no more than {MAX_ANSWERS} answers")
-    options = body.get("stream_options") or {}
     return ModelRequest(
         body=body,
         engine_body=_make_engine_body(body),
@@ -54,7 +53,7 @@ def read_completion_request(raw: bytes) -> ModelRequest:
         is_streamed=bool(body.get("stream")),
         n_choices=n_choices,
         wishes=Wishes(
-            usage=not body.get("stream") or bool(options.get("include_usage")),
+            usage=wants_usage(body),
             logprobs=body.get("logprobs") is not None,
             token_ids=bool(body.get("return_token_ids")),
         ),
@@ -65,22 +64,18 @@ def read_completion_request(raw: bytes) -> ModelRequest:
 
 def read_prompts(prompt: Any) -> list[str | list[int]]:
     """Return the prompts, each a text or token ids; raises ApiError (400)."""
-    if isinstance(prompt, str) or _is_ids(prompt):
+    if isinstance(prompt, str) or is_token_ids(prompt):
         prompt = [prompt]
     if not isinstance(prompt, list) or not prompt:
         raise wrong("prompt", "must be a string, a list of token ids, or a list of either" if prompt else "is required")
     for index, one in enumerate(prompt):
-        if not isinstance(one, str) and not _is_ids(one):
+        if not isinstance(one, str) and not is_token_ids(one):
             raise wrong(f"prompt[{index}]", "must be a string or a list of token ids")
         if isinstance(one, str) != isinstance(prompt[0], str):
             raise wrong(f"prompt[{index}]", "must be like the prompts before it: all texts, or all token ids")
     if "" in prompt:
         raise wrong("prompt", "must not be empty")
     return prompt
-
-
-def _is_ids(value: Any) -> bool:
-    return isinstance(value, list) and bool(value) and all(type(part) is int and part >= 0 for part in value)
 
 
 def _check_best_of(body: Json) -> None:

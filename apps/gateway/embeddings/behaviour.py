@@ -10,7 +10,7 @@ from typing import Any
 
 import orjson
 
-from apps.gateway.answers import say_unavailable
+from apps.gateway.answers import NONSENSE, say_unavailable
 from apps.gateway.call import read_refusal
 from apps.gateway.desk import Desk
 from apps.gateway.dialect import Json
@@ -21,7 +21,6 @@ from apps.gateway.provider_form import make_provider_body
 from apps.gateway.routes import KeyRoute, VersionRoute
 
 PATH = "/v1/embeddings"
-_NONSENSE = (orjson.JSONDecodeError, LookupError, TypeError, AttributeError, ValueError, struct.error)
 
 
 async def fetch_embeddings(desk: Desk, key: KeyRoute, request: EmbeddingsRequest) -> tuple[Json, VersionRoute]:
@@ -46,7 +45,7 @@ async def fetch_embeddings(desk: Desk, key: KeyRoute, request: EmbeddingsRequest
         raise _name_input(read_refusal(refusal.status, refusal.body)) from refusal
     except EngineUnavailableError as fault:
         raise say_unavailable(fault) from fault
-    except _NONSENSE as error:
+    except (*NONSENSE, struct.error) as error:
         raise unavailable(f"The engine's answer makes no sense: {error}", code="engine_broken") from error
 
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from apps.gateway.bodies import read_json
-from apps.gateway.checks import COMMON, Check, check_fields, is_kind, wrong
+from apps.gateway.checks import COMMON, Check, check_fields, is_token_ids, wrong
 from apps.gateway.dialect import Json
 from apps.gateway.known_fields import IGNORED, keep_meaningful, refuse_unknown
 
@@ -54,15 +54,10 @@ def _check_input(given: Any) -> None:
     """A text, token ids, or a list of either."""
     if given in (None, "", []):
         raise wrong("input", "must not be empty" if given is not None else "is required")
-    if isinstance(given, str) or _is_ids(given):
+    if isinstance(given, str) or is_token_ids(given):
         return
     if not isinstance(given, list):
         raise wrong("input", "must be a string, a list of token ids, or a list of either")
     for index, one in enumerate(given):
-        if not (isinstance(one, str) and one) and not _is_ids(one):
+        if not (isinstance(one, str) and one) and not is_token_ids(one):
             raise wrong(f"input[{index}]", "must be a string that is not empty, or a list of token ids")
-
-
-def _is_ids(value: Any) -> bool:
-    is_number = is_kind(int)
-    return isinstance(value, list) and bool(value) and all(is_number(part) for part in value)

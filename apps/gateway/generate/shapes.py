@@ -5,14 +5,13 @@ Knows vLLM's names of sampling parameters; the engine itself checks their values
 
 from typing import Any
 
-import orjson
-
+from apps.gateway.bodies import read_json
 from apps.gateway.capture import Wishes
+from apps.gateway.checks import MAX_CHOICES, wrong
 from apps.gateway.dialect import Json, ModelRequest
-from apps.gateway.errors import ApiError, bad_request
+from apps.gateway.errors import bad_request
 from apps.gateway.routes import DEFAULT_MODEL
 
-MAX_CHOICES = 64
 LARGEST_ID = 2**31 - 1
 
 _FIELDS = frozenset({"model", "prompt_ids", "prompt_token_ids", "sampling_params", "trajectory_id"})
@@ -46,12 +45,7 @@ _ALWAYS_TOLD = frozenset({"logprobs", "return_token_ids"})  # asking for them ch
 
 def read_generate_request(raw: bytes) -> ModelRequest:
     """Return the request in these bytes; raises ApiError (400) that names the field at fault."""
-    try:
-        body = orjson.loads(raw)
-    except orjson.JSONDecodeError as error:
-        raise bad_request(f"We could not parse the JSON body of your request: {error}", code="invalid_json") from error
-    if not isinstance(body, dict):
-        raise bad_request("The body must be a JSON object.", code="invalid_json")
+    body = read_json(raw)
     _check_fields(body)
     sampling = _read_sampling(body)
     named = sampling.pop("model", "")  # where Claw-R1's clients put it
@@ -82,34 +76,30 @@ def _check_fields(body: Json) -> None:
 def _read_prompt(body: Json) -> list[int]:
     names = [name for name in ("prompt_ids", "prompt_token_ids") if body.get(name) is not None]
     if len(names) != 1:
-        raise _wrong("prompt_ids", "is required" if not names else "and `prompt_token_ids` are the same: send one")
+        raise wrong("prompt_ids", "is required" if not names else "and `prompt_token_ids` are the same: send one")
     ids = body[names[0]]
     if not isinstance(ids, list) or not ids or any(type(item) is not int for item in ids):
-        raise _wrong(names[0], "must be a list of at least one token id")
+        raise wrong(names[0], "must be a list of at least one token id")
     if min(ids) < 0 or max(ids) > LARGEST_ID:
-        raise _wrong(names[0], f"must hold ids from 0 to {LARGEST_ID}")
+        raise wrong(names[0], f"must hold ids from 0 to {LARGEST_ID}")
     return ids
 
 
 def _read_sampling(body: Json) -> Json:
     given = body.get("sampling_params")
     if given is not None and not isinstance(given, dict):
-        raise _wrong("sampling_params", "must be an object")
+        raise wrong("sampling_params", "must be an object")
     sampling = {name: value for name, value in (given or {}).items() if name not in _ALWAYS_TOLD and value is not None}
     unknown = sorted(set(sampling) - SAMPLING - {"model"})
     if unknown:
-        raise _wrong(f"sampling_params.{unknown[0]}", f"is not supported; there are {', '.join(sorted(SAMPLING))}")
+        raise wrong(f"sampling_params.{unknown[0]}", f"is not supported; there are {', '.join(sorted(SAMPLING))}")
     n_choices = sampling.get("n", 1)
     if type(n_choices) is not int or not 1 <= n_choices <= MAX_CHOICES:
-        raise _wrong("sampling_params.n", f"must be an integer from 1 to {MAX_CHOICES}")
+        raise wrong("sampling_params.n", f"must be an integer from 1 to {MAX_CHOICES}")
     return sampling
 
 
 def _read_text(name: str, value: Any) -> str:
     if value is not None and not isinstance(value, str):
-        raise _wrong(name, "must be a string")
+        raise wrong(name, "must be a string")
     return value or ""
-
-
-def _wrong(name: str, what: str) -> ApiError:
-    return bad_request(f"Invalid request: `{name}` {what}.", param=name)

@@ -9,6 +9,7 @@ from typing import Any
 
 from apps.gateway.bodies import read_json
 from apps.gateway.capture import Wishes
+from apps.gateway.checks import is_kind, is_texts
 from apps.gateway.dialect import Json, ModelRequest
 from apps.gateway.known_fields import LONGEST_NAME
 from apps.gateway.messages.content import render_messages
@@ -78,6 +79,8 @@ REFUSED = {
     "mcp_servers": "this platform calls no MCP servers: let the agent call them and offer their tools to the model",
     "thread": "this platform keeps no conversation for its clients: send all messages",
 }
+
+KNOWN = RENDERED | IGNORED | PASSED | REFUSED.keys()
 
 _THINKING = {"adaptive": True, "between_tools": True, "disabled": False, "enabled": True}
 _EFFORTS = ("low", "medium", "high", "xhigh", "max")
@@ -181,33 +184,21 @@ def _find_dropped(body: Json) -> Json:
     return dropped
 
 
-def _is(*kinds: type) -> Callable[[Any], bool]:
-    return lambda value: type(value) in kinds
-
-
-def _is_number(value: Any) -> bool:
-    return type(value) in {int, float}
-
-
-def _is_texts(value: Any) -> bool:
-    return isinstance(value, list) and all(isinstance(item, str) for item in value)
-
-
 _CHECKS: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
     ("max_tokens", lambda value: type(value) is int and value > 0, "an integer greater than 0"),
-    ("stream", _is(bool), "true or false"),
-    ("stop_sequences", _is_texts, "a list of strings"),
-    ("temperature", _is_number, "a number"),
-    ("top_p", _is_number, "a number"),
-    ("top_k", _is(int), "an integer"),
-    ("seed", _is(int), "an integer"),
-    ("tools", _is(list), "a list"),
+    ("stream", is_kind(bool), "true or false"),
+    ("stop_sequences", is_texts, "a list of strings"),
+    ("temperature", is_kind(int, float), "a number"),
+    ("top_p", is_kind(int, float), "a number"),
+    ("top_k", is_kind(int), "an integer"),
+    ("seed", is_kind(int), "an integer"),
+    ("tools", is_kind(list), "a list"),
 )
 
 
 def _check_fields(body: Json) -> None:
     for name, value in body.items():
-        if value is not None and name not in RENDERED | IGNORED | PASSED | set(REFUSED):
+        if value is not None and name not in KNOWN:
             raise wrong(name[:LONGEST_NAME], "Extra inputs are not permitted")
     for name, advice in REFUSED.items():
         if body.get(name):

@@ -1,11 +1,9 @@
 """How model names are shown, in OpenAI's shape or Anthropic's, plus the version that each means now."""
 
 from datetime import UTC, datetime
-from typing import Any
 
+from apps.gateway.dialect import Json
 from apps.gateway.routes import VersionRoute
-
-Json = dict[str, Any]
 
 
 def render_openai_card(name: str, version: VersionRoute) -> Json:

@@ -13,7 +13,7 @@ import orjson
 
 from apps.gateway.bodies import read_json
 from apps.gateway.capture import Wishes
-from apps.gateway.checks import COMMON, Check, check_fields, is_kind, refuse_fields, wrong
+from apps.gateway.checks import COMMON, Check, check_fields, is_kind, is_texts, refuse_fields, wrong
 from apps.gateway.dialect import Json, ModelRequest
 from apps.gateway.errors import bad_request
 from apps.gateway.known_fields import IGNORED, SAMPLING, TEMPLATE, refuse_unknown
@@ -198,10 +198,6 @@ def _is_text_map(value: Any) -> bool:
     return isinstance(value, dict) and all(isinstance(text, str) for text in value.values())
 
 
-def _is_text_list(value: Any) -> bool:
-    return isinstance(value, list) and all(isinstance(text, str) for text in value)
-
-
 def _has_texts(*names: str) -> Callable[[Any], bool]:
     return lambda value: (
         isinstance(value, dict) and all(value.get(name) is None or isinstance(value[name], str) for name in names)
@@ -217,7 +213,7 @@ _CHECKS: tuple[Check, ...] = (
     ("store", is_kind(bool), "true or false"),
     ("parallel_tool_calls", is_kind(bool), "true or false"),
     ("tools", is_kind(list), "a list"),
-    ("include", _is_text_list, "a list of strings"),
+    ("include", is_texts, "a list of strings"),
     ("metadata", _is_text_map, "an object of strings"),
     ("reasoning", _has_texts("effort", "summary", "generate_summary"), "an object of strings"),
     ("text", _has_texts("verbosity"), "an object"),
