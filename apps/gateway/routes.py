@@ -246,12 +246,16 @@ class RouteBook:
 
     async def _listen(self) -> None:
         while True:
-            with contextlib.suppress(OSError, redis.RedisError):
+            try:
                 async with redis.Redis.from_url(settings.REDIS_URL) as client, client.pubsub() as channel:
                     await channel.subscribe(CHANNEL)
                     self.is_listening = True
                     async for _ in channel.listen():  # the first is the subscription's own: what was missed is read
                         await self.refresh()
+            except (OSError, redis.RedisError):
+                pass
+            except Exception:  # the edge: whatever it is, the next notice is to be heard
+                log.exception("routes.crashed")
             self.is_listening = False
             await asyncio.sleep(RECONNECT_EVERY_S)
 

@@ -235,6 +235,26 @@ def test_the_last_snapshot_serves_while_postgres_is_away(http: httpx.Client, mon
     assert http.post(PATH, json=chat()).status_code == 200
 
 
+def test_a_notice_that_crashes_is_not_the_last_that_is_heard(
+    http: httpx.Client, adapter: Version, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail() -> routes.Snapshot:
+        raise ValueError("nobody has thought of this")
+
+    def is_heard() -> bool:
+        return bool(http.get("/readyz").json()["redis"])
+
+    wait_until(is_heard)
+    with monkeypatch.context() as broken:
+        broken.setattr(routes, "load_snapshot", fail)
+        notify_processes(ROUTES_CHANGED)
+        wait_until(lambda: not is_heard())
+    wait_until(is_heard)
+    Alias.objects.filter(policy=adapter.policy).update(version=adapter)
+    notify_processes(ROUTES_CHANGED)
+    wait_until(lambda: http.post(PATH, json=chat()).headers["x-claw-version"] == "otter@v1")
+
+
 def test_without_any_snapshot_it_says_that_it_is_starting(
     key: ApiKey, secret: str, monkeypatch: pytest.MonkeyPatch, spool_dir: object
 ) -> None:
