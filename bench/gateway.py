@@ -4,7 +4,8 @@
     make bench-gateway ARGS="--memory"     only: does memory stay flat over --calls calls?
 
 Measured in turns (see `bench.rounds`): the stub alone, a bare Starlette pass-through, our gateway with durable capture
-to Postgres on (one process, then two), LiteLLM's proxy and Portkey's gateway. The pass-through calls the stub by
+to Postgres on (one process, then two), LiteLLM's proxy and Portkey's gateway. Requests are those of conversations that
+go on, sixteen calls each, many side by side; the size is their middle. The pass-through calls the stub by
 aiohttp, the faster of the usual two client libraries. Prints a table, what a write to this disk takes (a commit waits
 for one), the ratios that matter and, last, one line `BENCH_GATEWAY {json}`. Needs wrk, and npm for Portkey; starts its
 own Postgres (fsync on) and Valkey.

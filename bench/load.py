@@ -13,10 +13,19 @@ import psutil
 
 ROOT = Path(__file__).resolve().parent.parent
 PATH = "/v1/chat/completions"
+MARK = "{conversation}"  # in a request: what tells its conversation from others
+N_TURNS = 16
 LUA = """
 wrk.method = "POST"
 {headers}
-wrk.body = [==[{body}]==]
+local turns = {{turns}}  -- of each the pieces between which the conversation's name stands
+local began, n_calls, n_lanes = os.time(), 0, 32
+request = function()
+  local round = math.floor(n_calls / n_lanes)
+  local name = began .. "-" .. (math.floor(round / #turns) * n_lanes + n_calls % n_lanes)
+  n_calls = n_calls + 1
+  return wrk.format(nil, nil, nil, table.concat(turns[round % #turns + 1], name))
+end
 done = function(summary, latency, requests)
   io.write(string.format("RESULT %f %f %f %d\\n", summary.requests / (summary.duration / 1e6),
     latency:percentile(50) / 1000, latency:percentile(99) / 1000,
@@ -35,26 +44,38 @@ class Load:
     n_errors: int
 
 
-def make_body(*, is_streamed: bool, request_kb: int) -> str:
-    """Return a chat request of about that size, its text the platform's own pages: one word again and again would be
-    packed by Postgres as no agent's prompt is.
+def make_turns(*, is_streamed: bool, request_kb: int) -> list[str]:
+    """Return the requests of an agent's conversation, of about that size: each says what the one before it said and a
+    little more. Their text is the platform's own pages: one word again and again would be packed as no agent's is.
     """
+    n_bytes = request_kb * 1024
     pages = "".join(path.read_text() for path in sorted((ROOT / "docs").rglob("*.md")))
-    text = (pages * (1 + request_kb * 1024 // len(pages)))[: request_kb * 1024]
-    return json.dumps({"model": "bench", "stream": is_streamed, "messages": [{"role": "user", "content": text}]})
+    text = pages * (2 + n_bytes // len(pages))
+    n_system, n_more = n_bytes * 3 // 4, n_bytes // 2 // N_TURNS
+    messages = [{"role": "system", "content": f"This is {MARK}. {text[:n_system]}"}]
+    turns = []
+    for at in range(n_system, n_system + N_TURNS * n_more, n_more):
+        messages.append({"role": "user", "content": text[at : at + n_more]})
+        turns.append(json.dumps({"model": "bench", "stream": is_streamed, "messages": messages}))
+        messages.append({"role": "assistant", "content": "OK"})
+    return turns
 
 
 def write_lua(folder: Path, *, headers: dict[str, str], is_streamed: bool, request_kb: int) -> Path:
     """Return wrk's script for such requests."""
     path = folder / f"{is_streamed}-{request_kb}-{len(headers)}.lua"
-    return write_lua_of(path, headers=headers, body=make_body(is_streamed=is_streamed, request_kb=request_kb))
+    return write_lua_of(path, headers=headers, turns=make_turns(is_streamed=is_streamed, request_kb=request_kb))
 
 
-def write_lua_of(path: Path, *, headers: dict[str, str], body: str) -> Path:
-    """Return wrk's script for requests with this body."""
+def write_lua_of(path: Path, *, headers: dict[str, str], turns: list[str]) -> Path:
+    """Return wrk's script for conversations of these requests, many side by side and none of them twice. MARK stands
+    in them for what tells one from the others.
+    """
     all_headers = {"Content-Type": "application/json", **headers}
     lines = "\n".join(f"wrk.headers[{json.dumps(name)}] = {json.dumps(value)}" for name, value in all_headers.items())
-    path.write_text(LUA.replace("{headers}", lines).replace("{body}", body))
+    pieces = [", ".join(f"[==[{piece}]==]" for piece in turn.split(MARK)) for turn in turns]
+    spelled = ", ".join(f"{{{piece}}}" for piece in pieces)
+    path.write_text(LUA.replace("{headers}", lines).replace("{turns}", spelled))
     return path
 
 
@@ -71,7 +92,7 @@ def measure(port: int, lua: Path, *, in_flight: int, seconds: int) -> Load:
 
 def measure_first_token_ms(port: int, *, headers: dict[str, str], n: int, request_kb: int) -> float | None:
     """Return the median time until the first event of a streamed answer, one call at a time; None if it gives none."""
-    body = make_body(is_streamed=True, request_kb=request_kb).encode()
+    body = make_turns(is_streamed=True, request_kb=request_kb)[N_TURNS // 2].encode()
     lines = [f"POST {PATH} HTTP/1.1", f"Host: 127.0.0.1:{port}", "Content-Type: application/json"]
     lines += [f"Content-Length: {len(body)}", *(f"{name}: {value}" for name, value in headers.items())]
     request = "\r\n".join([*lines, "", ""]).encode() + body

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 from bench.calls import make_record
 from bench.gateway import STUB_URL, start_servers
 from bench.gateway_parts import make_rows
-from bench.load import count_cpu_s, write_lua_of
+from bench.load import MARK, count_cpu_s, write_lua_of
 from bench.load import measure as measure_load
 from bench.rounds import Server
 from bench.services import running, start_services
@@ -157,8 +157,16 @@ async def insert(records: list["ExchangeRecord"]) -> float:
     async with await connect() as connection:
         start = time.perf_counter()
         for at in range(0, len(records), GROUP):
-            await insert_exchanges(connection, records[at : at + GROUP])
+            group = records[at : at + GROUP]
+            await insert_exchanges(connection, group, conversations={one.id: find_conversation(one) for one in group})
         return time.perf_counter() - start
+
+
+def find_conversation(record: "ExchangeRecord") -> str:
+    """Return what the gateway finds that all calls of the record's conversation share."""
+    from apps.gateway.placement import find_affinity  # noqa: PLC0415
+
+    return find_affinity(record.session_key, json.loads(record.request)["messages"])
 
 
 def fold(n_recorders: int, *, n_calls: int, env: dict[str, str], log: Path) -> Folded:
@@ -188,12 +196,13 @@ def fold(n_recorders: int, *, n_calls: int, env: dict[str, str], log: Path) -> F
     )
 
 
-def write_by_gateway(record: "ExchangeRecord", gateway: Server, *, folder: Path) -> tuple[float, float]:
-    """Have the gateway write calls like this one; return how many a second, and its processor time in ms."""
+def write_by_gateway(kind: Kind, gateway: Server, *, n_turns: int, folder: Path) -> tuple[float, float]:
+    """Have the gateway write calls like these; return how many a second, and its processor time in ms."""
     from apps.trajectories.models import Exchange  # noqa: PLC0415
 
-    body = json.dumps({"model": "bench", **json.loads(record.request)})
-    lua = write_lua_of(folder / "calls.lua", headers={"Authorization": f"Bearer {SECRET}"}, body=body)
+    bodies = [{"model": "bench", "messages": turn["messages"]} for turn in _converse(kind, MARK, n_turns=n_turns)]
+    headers = {"Authorization": f"Bearer {SECRET}"}
+    lua = write_lua_of(folder / "calls.lua", headers=headers, turns=list(map(json.dumps, bodies)))
     measure_load(gateway.port, lua, in_flight=GROUP, seconds=1)
     used_s = count_cpu_s(gateway.pid)
     load = measure_load(gateway.port, lua, in_flight=GROUP, seconds=GATEWAY_S)
@@ -214,7 +223,7 @@ def measure(kind: Kind, keys: list[Any], options: argparse.Namespace, *, world: 
         folds.append(fold(n_recorders, n_calls=len(records), env=world.env, log=world.folder / "recorder.log"))
     n_calls = len(keys) * options.sessions * options.turns
     one, two = (n_calls / folded.seconds for folded in folds)
-    per_s, cpu_ms = write_by_gateway(records[-1], world.gateway, folder=world.folder)
+    per_s, cpu_ms = write_by_gateway(kind, world.gateway, n_turns=options.turns, folder=world.folder)
     return Result(
         kind=kind.name,
         system_kb=kind.system_kb,
