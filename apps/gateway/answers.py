@@ -25,7 +25,7 @@ FIRST_SILENCE_S = 30.0  # until then an engine's failure can still be told by an
 SILENCE_S = 15.0
 _CLIENT_GONE = "the client closed the connection"
 _SHUTDOWN = "the gateway was stopped"
-_NONSENSE = (LookupError, TypeError, AttributeError, ValueError)  # what reading raises that expects an answer
+NONSENSE = (LookupError, TypeError, AttributeError, ValueError)  # what reading raises that expects an answer
 
 
 def find_speakers(call: ModelCall, snapshot: Snapshot) -> list[EngineRoute]:
@@ -101,7 +101,7 @@ class _Answer:
 
     async def keep(self) -> None:
         """Return when the call is durable."""
-        await self.desk.keep(self.call.record(), self.call.key.capture)
+        await self.desk.keep(self.call.record(), self.call.key.capture, conversation=self.call.affinity)
 
     async def _fetch(self) -> None:
         """Fetch the answer and send what may leave before the call is durable."""
@@ -138,7 +138,7 @@ class WholeAnswer(_Answer):
                 self.call.capture.take_whole(answer)
                 self.call.chat_answer = answer
                 self.call.response = orjson.dumps(self.call.voice.render_whole(answer))
-            except _NONSENSE as error:
+            except NONSENSE as error:
                 raise EngineBrokenError(f"the engine's answer makes no sense: {error}") from error
 
     async def _finish(self) -> None:
@@ -216,7 +216,7 @@ class StreamedAnswer(_Answer):
                 ready.append(self._take(payload))  # noqa: PERF401 (what came before a fault is kept)
         except EngineBrokenError as error:
             return b"".join(ready), error
-        except _NONSENSE as error:
+        except NONSENSE as error:
             return b"".join(ready), EngineBrokenError(f"the engine's answer makes no sense: {error}")
         return b"".join(ready), None
 

@@ -75,10 +75,12 @@ class Desk:
             raise unavailable("The platform is starting: its database does not answer yet.", code="starting")
         raise bad_key(is_given=bool(secret))
 
-    async def keep(self, record: ExchangeRecord, policy: CapturePolicy | None) -> None:
-        """Return when a call is durable, as far as its agent's policy has it kept."""
+    async def keep(self, record: ExchangeRecord, policy: CapturePolicy | None, *, conversation: str) -> None:
+        """Return when a call is durable, as far as its agent's policy has it kept. `conversation`: what all of its
+        calls share.
+        """
         if policy is not None:
             if policy.redactor is None:
                 return self.passed_calls.count(record.agent_id)
             record = await redact_record(record, policy.redactor)
-        return await self.writer.commit(record)
+        return await self.writer.commit(record, conversation=conversation)

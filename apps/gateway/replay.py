@@ -11,6 +11,7 @@ import structlog
 from apps.gateway.database import connect
 from apps.gateway.spool import Spool, WaitingFile
 from apps.gateway.writer import DatabaseAwayError, insert_all
+from apps.trajectories.exchange_log import wake_recorder
 
 log = structlog.get_logger(__name__)
 
@@ -39,7 +40,8 @@ async def replay_once(spool: Spool) -> int:
         for file in spool.waiting_files():
             records = await asyncio.to_thread(WaitingFile.read, file)
             for start in range(0, len(records), BATCH):
-                await insert_all(connection, records[start : start + BATCH], spool=spool)
+                await insert_all(connection, records=records[start : start + BATCH], spool=spool)
+            await wake_recorder(connection)
             file.remove()
             n_records += len(records)
     if n_records:

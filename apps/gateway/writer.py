@@ -5,8 +5,10 @@ Knows Postgres and the spool; does not know what a call is.
 
 import asyncio
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from types import MappingProxyType
 
 import psycopg
 import structlog
@@ -14,13 +16,14 @@ import structlog
 from apps.core.contracts.exchange import ExchangeRecord
 from apps.gateway.database import Connection, connect, is_about_the_row
 from apps.gateway.spool import Spool
-from apps.trajectories.exchange_log import insert_exchanges
+from apps.trajectories.exchange_log import insert_exchanges, wake_recorder
 
 log = structlog.get_logger(__name__)
 
 COMMIT_TIMEOUT_S = 2.0
 RECONNECT_EVERY_S = 0.5
 MAX_BATCH = 64
+NOTICE_AFTER_S = 0.02  # the recorder hears of all that was written meanwhile at once
 DRAIN_S = 10.0
 CANCEL_S = 5.0  # a server that hangs may not hear that it need not go on
 
@@ -28,6 +31,7 @@ CANCEL_S = 5.0  # a server that hangs may not hear that it need not go on
 @dataclass
 class _Waiting:
     record: ExchangeRecord
+    conversation: str
     done: "asyncio.Future[None]"
 
 
@@ -43,6 +47,7 @@ class ExchangeWriter:
         self._tasks: list[asyncio.Task[None]] = []
         self._disconnected = asyncio.Event()
         self._abandoned: set[asyncio.Task[None]] = set()
+        self._notice: asyncio.TimerHandle | None = None  # when the recorder is to hear of what was written
 
     @property
     def is_connected(self) -> bool:
@@ -54,12 +59,12 @@ class ExchangeWriter:
         await self._try_connect()
         self._tasks = [asyncio.create_task(self._run()), asyncio.create_task(self._keep_connected())]
 
-    async def commit(self, record: ExchangeRecord) -> None:
-        """Return when the record is safe: in Postgres, else on disk.
+    async def commit(self, record: ExchangeRecord, *, conversation: str = "") -> None:
+        """Return when the record is safe: in Postgres, else on disk. `conversation`: what all of its calls share.
 
         Should both fail, an error in the log names the exchange, and the agent is served all the same.
         """
-        waiting = _Waiting(record, asyncio.get_running_loop().create_future())
+        waiting = _Waiting(record, conversation, asyncio.get_running_loop().create_future())
         self._queue.append(waiting)
         self._wake.set()
         await asyncio.shield(waiting.done)
@@ -70,6 +75,8 @@ class ExchangeWriter:
             async with asyncio.timeout(DRAIN_S):
                 while self._queue:
                     await asyncio.shield(self._queue[-1].done)
+        if self._notice is not None:
+            self._notice.cancel()
         tasks = [*self._tasks, *self._abandoned]
         for task in tasks:
             task.cancel()
@@ -82,41 +89,69 @@ class ExchangeWriter:
     async def _run(self) -> None:
         while True:
             await self._wake.wait()
-            batch = self._queue[:MAX_BATCH]
-            try:
-                await self._make_durable([waiting.record for waiting in batch])
-            except Exception:  # the edge: agents are served and later records written whatever it is
-                self.n_lost += len(batch)
-                log.exception("exchange.lost", exchanges=[waiting.record.id for waiting in batch])
-            del self._queue[: len(batch)]
-            if not self._queue:
-                self._wake.clear()
-            for waiting in batch:
-                if not waiting.done.done():
-                    waiting.done.set_result(None)
+            self._wake.clear()
+            if batch := self._queue[:MAX_BATCH]:
+                await self._write(batch)
+                self._end(batch)
+            if self._notice is not None and self._notice.when() <= asyncio.get_running_loop().time():
+                await self._tell_recorder()
 
-    async def _make_durable(self, records: list[ExchangeRecord]) -> None:
+    def _end(self, batch: list[_Waiting]) -> None:
+        """Let those go who waited for the batch; see to what follows it."""
+        del self._queue[: len(batch)]
+        for waiting in batch:
+            if not waiting.done.done():
+                waiting.done.set_result(None)
+        if self._queue:
+            self._wake.set()
+        if self._notice is None:
+            self._notice = asyncio.get_running_loop().call_later(NOTICE_AFTER_S, self._wake.set)
+
+    async def _tell_recorder(self) -> None:
+        """Wake it; should it not hear, it looks by itself a second later."""
+        self._notice = None
+        with contextlib.suppress(DatabaseAwayError):
+            await self._ask_database(wake_recorder)
+
+    async def _write(self, batch: list[_Waiting]) -> None:
+        """Make the batch durable, each record by itself if together they cannot be."""
         try:
-            await self._insert(records)
+            await self._make_durable(batch)
+        except Exception:  # the edge: agents are served and other records written whatever it is
+            if len(batch) > 1:
+                for waiting in batch:
+                    await self._write([waiting])
+                return
+            self.n_lost += 1
+            log.exception("exchange.lost", exchange=batch[0].record.id)
+
+    async def _make_durable(self, batch: list[_Waiting]) -> None:
+        records = [waiting.record for waiting in batch]
+        conversations = {waiting.record.id: waiting.conversation for waiting in batch}
+        try:
+            await self._ask_database(
+                partial(insert_all, records=records, spool=self.spool, conversations=conversations)
+            )
         except DatabaseAwayError:
             await asyncio.to_thread(self.spool.append, records)
 
-    async def _insert(self, records: list[ExchangeRecord]) -> None:
+    async def _ask_database(self, ask: Callable[[Connection], Awaitable[None]]) -> None:
+        """Return when it has been asked; raises DatabaseAwayError, and then the connection is let go of."""
         connection = self._connection
         if connection is None:
             raise DatabaseAwayError("not connected")
         try:
             async with asyncio.timeout(COMMIT_TIMEOUT_S):
-                await insert_all(connection, records, spool=self.spool)
+                await ask(connection)
         except TimeoutError:
             log.warning("database.hangs", timeout_s=COMMIT_TIMEOUT_S)
             self._abandon(connection)
-            raise DatabaseAwayError(f"no commit within {COMMIT_TIMEOUT_S} s") from None
-        except DatabaseAwayError as error:
-            log.warning("database.lost", reason=str(error))
+            raise DatabaseAwayError(f"no answer within {COMMIT_TIMEOUT_S} s") from None
+        except (DatabaseAwayError, psycopg.Error) as error:
+            log.warning("database.lost", reason=str(error).strip())
             self._forget_connection()
             await connection.close()
-            raise
+            raise DatabaseAwayError(str(error)) from error
 
     def _abandon(self, connection: Connection) -> None:
         """Let go of a commit that hangs. If it is done after all, the replay finds its rows there and leaves them."""
@@ -156,25 +191,25 @@ class DatabaseAwayError(Exception):
     """Postgres does not take records now; the records themselves may be fine."""
 
 
-async def insert_all(connection: Connection, records: Sequence[ExchangeRecord], *, spool: Spool) -> None:
+async def insert_all(
+    connection: Connection,
+    *,
+    records: Sequence[ExchangeRecord],
+    spool: Spool,
+    conversations: Mapping[str, str] = MappingProxyType({}),
+) -> None:
     """Write the records in one commit. One that can never be written is set aside, so that the others are not held up.
 
-    Raises DatabaseAwayError; then all may be tried again later.
+    `conversations`, by a record's id: what all calls of its conversation share. Raises DatabaseAwayError; then all may
+    be tried again later.
     """
     try:
-        await insert_exchanges(connection, records)
+        await insert_exchanges(connection, records, conversations=conversations)
     except (psycopg.Error, OSError, ValueError, TypeError, OverflowError) as error:
         if not is_about_the_row(error):
             raise DatabaseAwayError(str(error).strip() or type(error).__name__) from error
-        await _insert_halves(connection, records, spool=spool, error=error)
-
-
-async def _insert_halves(
-    connection: Connection, records: Sequence[ExchangeRecord], *, spool: Spool, error: Exception
-) -> None:
-    if len(records) == 1:
-        await asyncio.to_thread(spool.refuse, records[0], reason=str(error).strip())
-        return
-    half = len(records) // 2
-    await insert_all(connection, records[:half], spool=spool)
-    await insert_all(connection, records[half:], spool=spool)
+        if len(records) == 1:
+            return await asyncio.to_thread(spool.refuse, records[0], reason=str(error).strip())
+        half = len(records) // 2
+        for some in (records[:half], records[half:]):
+            await insert_all(connection, records=some, spool=spool, conversations=conversations)

@@ -131,7 +131,7 @@ def _chat_request(exchange: Exchange) -> bytes:
 
 
 def _read_request(exchange: Exchange, *, is_optional: bool) -> dict[str, Any]:
-    session = exchange.trajectory_id or exchange.session_key
+    session = exchange.trajectory_id or exchange.session_key or exchange.stem_id
     read = partial(read_request, conversation=f"{exchange.key_id} {session}")
     return _read_object(_chat_request(exchange), what="request", is_optional=is_optional, read=read)
 

@@ -1,15 +1,15 @@
 """Plain SQL between the gateway and the pool: the token path has no time for the ORM.
 
-Knows the two tables' columns (a test compares them with the models); does not know who calls or when.
+Knows the tables' columns (a test compares them with the models); does not know who calls or when.
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime, timedelta
-from functools import cache
 from operator import attrgetter
 from struct import Struct
+from types import MappingProxyType
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -20,18 +20,23 @@ from psycopg.pq.abc import PGconn
 
 from apps.core.contracts.exchange import ExchangeRecord
 from apps.trajectories.packing import pack_all, unpack
+from apps.trajectories.stems import SHARED, Cut, Stem, Stems, is_cut, join
 
 CHANNEL = "claw_exchanges"  # NOTIFY: there are new rows to fold
 _COLUMNS = tuple(field.name for field in fields(ExchangeRecord))
 _read_values = attrgetter(*_COLUMNS)
+_read_shared = attrgetter(*SHARED)
+_SHARED = tuple(map(_COLUMNS.index, SHARED))
 _PACKED = tuple(map(_COLUMNS.index, ("request", "response", "chat_request", "chat_response")))
+_PACKED_OF_CUT = tuple(sorted({*_SHARED, *_PACKED}))
 _BOOL, _BYTEA, _TEXT, _BYTEA_ARRAY, _TIME = 16, 17, 25, 1001, 1184
 _ARRAY_HEAD = Struct("!iiiii")  # dimensions, has nulls, type of the elements, length, first index
 _INT32, _INT64 = Struct("!i"), Struct("!q")
 _EMPTY_ARRAY = _ARRAY_HEAD.pack(0, 0, _BYTEA, 0, 0)[:12]
 _EPOCH = datetime(2000, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
-_prepared: "WeakKeyDictionary[psycopg.AsyncConnection[Any], set[int]]" = WeakKeyDictionary()
+_NOTICE = b"SELECT set_config('synchronous_commit', 'off', true), pg_notify('%b', '')" % CHANNEL.encode()
+_servers: "WeakKeyDictionary[psycopg.AsyncConnection[Any], _Server]" = WeakKeyDictionary()
 
 
 def _dump_array(items: tuple[bytes, ...]) -> bytes:
@@ -68,27 +73,130 @@ _FORMS: dict[object, tuple[Callable[[Any], bytes | None], int]] = {
 _DUMPS, _TYPES = zip(*(_FORMS[field.type] for field in fields(ExchangeRecord)), strict=True)
 
 
-async def insert_exchanges(connection: psycopg.AsyncConnection[Any], records: Sequence[ExchangeRecord]) -> None:
-    """Write the records that the pool does not have yet, and wake the recorder: one statement, so one commit.
+@dataclass(slots=True)
+class _Server:
+    """What is there where a connection leads: prepared statements, and stems."""
 
+    statements: set[bytes] = field(default_factory=set)
+    stems: Stems = field(default_factory=Stems)
+
+
+@dataclass(slots=True)
+class _Row:
+    """A record's columns in Postgres' form, and what it is cut by."""
+
+    values: list[bytes | None]
+    cut: Cut | None
+
+
+async def insert_exchanges(
+    connection: psycopg.AsyncConnection[Any],
+    records: Sequence[ExchangeRecord],
+    *,
+    conversations: Mapping[str, str] = MappingProxyType({}),
+) -> None:
+    """Write the records that the pool does not have yet: one statement, so one commit.
+
+    `conversations`, by a record's id: what all calls of its conversation share; what their long texts have in common
+    is then written once (`stems.py`), before the first record that needs it.
     `connection` must be in autocommit mode and used by nobody else meanwhile. On an error none is written; when it is
     cancelled nobody knows, and the connection can only be closed.
 
     Spoken to libpq itself, in binary: psycopg's own way takes several times as long, and each call waits for it.
     """
-    values = [dump(value) for record in records for dump, value in zip(_DUMPS, _read_values(record), strict=True)]
-    long = [at + column for at in range(0, len(values), len(_COLUMNS)) for column in _PACKED if values[at + column]]
-    for place, text in zip(long, await pack_all([values[place] for place in long]), strict=True):
-        values[place] = text
-    pgconn, n_rows = connection.pgconn, len(records)
-    name = b"exchanges_%d" % n_rows
-    known = _prepared.setdefault(connection, set())  # the numbers of rows for which it has the statement
-    if n_rows not in known:
-        pgconn.send_prepare(name, _insert_statement(n_rows), _TYPES * n_rows)
+    server = _servers.get(connection) or _servers.setdefault(connection, _Server())
+    rows = [_make_row(record, server.stems, conversations.get(record.id, "")) for record in records]
+    await _pack_rows(rows)
+    await _write_stems(connection.pgconn, server, [row.cut.stem for row in rows if row.cut is not None])
+    ids = [row.cut.stem.id.encode() if row.cut is not None else None for row in rows]
+    values = [value for row, stem_id in zip(rows, ids, strict=True) for value in (*row.values, stem_id)]
+    await _execute(connection.pgconn, server, _EXCHANGES, values, n_rows=len(rows))
+
+
+def _make_row(record: ExchangeRecord, stems: Stems, conversation: str) -> _Row:
+    values = [dump(value) for dump, value in zip(_DUMPS, _read_values(record), strict=True)]
+    name = f"{record.key_id} {conversation}"
+    cut = stems.cut(_read_shared(record), exchange_id=record.id, conversation=name) if conversation else None
+    if cut is not None:
+        for place, rest in zip(_SHARED, cut.rests, strict=True):
+            values[place] = rest
+    return _Row(values, cut)
+
+
+async def _pack_rows(rows: Sequence[_Row]) -> None:
+    """Pack what is long, and put its head before what is cut."""
+    places = [(row.values, place) for row in rows for place in (_PACKED if row.cut is None else _PACKED_OF_CUT)]
+    texts = [(values, place, text) for values, place in places if (text := values[place])]
+    for (values, place, _), packed in zip(texts, await pack_all([text for _, _, text in texts]), strict=True):
+        values[place] = packed
+    for row in rows:
+        if row.cut is not None:
+            for place, head in zip(_SHARED, row.cut.heads, strict=True):
+                if (rest := row.values[place]) is not None:
+                    row.values[place] = head + rest
+
+
+async def _write_stems(pgconn: PGconn, server: _Server, stems: Sequence[Stem]) -> None:
+    """Write those that are not there yet. A stem without a call, left by a crash in between, goes with its month."""
+    new = list({stem.id: stem for stem in stems if not stem.is_written}.values())
+    if not new:
+        return
+    packed = iter(await pack_all([text for stem in new for text in stem.texts if text is not None]))
+    values = [
+        value
+        for stem in new
+        for value in (stem.id.encode(), *(None if text is None else next(packed) for text in stem.texts))
+    ]
+    await _execute(pgconn, server, _STEMS, values, n_rows=len(new))
+    for stem in new:
+        stem.is_written = True
+
+
+@dataclass(frozen=True, slots=True)
+class _Statement:
+    """Writes rows of these columns, and of some that are always the same. Prepared once for each number of rows."""
+
+    table: str
+    columns: tuple[str, ...]
+    types: tuple[int, ...]
+    always: Mapping[str, str] = field(default_factory=dict)
+
+    def name(self, n_rows: int) -> bytes:
+        return f"{self.table}_{n_rows}".encode()
+
+    def spell(self, n_rows: int) -> bytes:
+        n = len(self.columns)
+        values = (", ".join(f"${row * n + place}" for place in range(1, n + 1)) for row in range(n_rows))
+        rows = ", ".join(f"({', '.join([row, *self.always.values()])})" for row in values)
+        columns = ", ".join([*self.columns, *self.always])
+        return f"INSERT INTO {self.table} ({columns}) VALUES {rows} ON CONFLICT (id) DO NOTHING".encode()  # noqa: S608 (our own names)
+
+
+_EXCHANGES = _Statement("trajectories_exchange", (*_COLUMNS, "stem_id"), (*_TYPES, _TEXT), always={"fold_error": "''"})
+_STEMS = _Statement("trajectories_stem", ("id", *SHARED), (_TEXT, *(_BYTEA for _ in SHARED)))
+
+
+async def _execute(
+    pgconn: PGconn, server: _Server, statement: _Statement, values: Sequence[bytes | None], *, n_rows: int
+) -> None:
+    """Run a statement with values in binary; raises psycopg.Error."""
+    name = statement.name(n_rows)
+    if name not in server.statements:
+        pgconn.send_prepare(name, statement.spell(n_rows), statement.types * n_rows)
         await _finish(pgconn)
-        known.add(n_rows)
+        server.statements.add(name)
     pgconn.send_query_prepared(name, values, [1] * len(values))
     await _finish(pgconn)
+
+
+async def wake_recorder(connection: psycopg.AsyncConnection[Any]) -> None:
+    """Tell the recorder that there are new rows; raises psycopg.Error.
+
+    Never together with the rows: Postgres lets one transaction that has a notice commit after the other. For the disk
+    nobody needs to wait.
+    """
+    connection.pgconn.send_query(_NOTICE)
+    await _finish(connection.pgconn)
 
 
 async def _finish(pgconn: PGconn) -> None:
@@ -128,18 +236,6 @@ def _wake(ready: "asyncio.Future[None]") -> None:
         ready.set_result(None)
 
 
-@cache
-def _insert_statement(n_rows: int) -> bytes:
-    columns = ", ".join([*_COLUMNS, "fold_error"])
-    n = len(_COLUMNS)
-    rows = [f"({', '.join(f'${row * n + place}' for place in range(1, n + 1))}, '')" for row in range(n_rows)]
-    statement = (
-        f"WITH written AS (INSERT INTO trajectories_exchange ({columns}) "  # noqa: S608 (names from the dataclass)
-        f"VALUES {', '.join(rows)} ON CONFLICT (id) DO NOTHING) SELECT pg_notify('{CHANNEL}', '')"
-    )
-    return statement.encode()
-
-
 @dataclass(frozen=True, slots=True)
 class TrajectoryStub:
     """As much of a trajectory as the gateway must know to let a call in."""
@@ -168,24 +264,34 @@ class StoredAnswer:
     status: str
 
 
+_FIND_ANSWERS = """
+    SELECT response_id, call.request, call.response, call.chat_request, chat_response, status,
+        stem.request, stem.response, stem.chat_request
+    FROM trajectories_exchange call LEFT JOIN trajectories_stem stem ON stem.id = call.stem_id
+    WHERE response_id = ANY(%s) AND project_id = %s AND call.response IS NOT NULL
+"""
+
+
 async def find_answers(
     connection: psycopg.AsyncConnection[Any], response_ids: Sequence[str], *, project_id: str
 ) -> dict[str, StoredAnswer]:
     """Return the project's answers by their ids; those that it does not have, or that say nothing, are left out."""
-    cursor = await connection.execute(
-        "SELECT response_id, request, response, chat_request, chat_response, status FROM trajectories_exchange "
-        "WHERE response_id = ANY(%s) AND project_id = %s AND response IS NOT NULL",
-        [list(response_ids), project_id],
-    )
+    cursor = await connection.execute(_FIND_ANSWERS, [list(response_ids), project_id])
     return {row[0]: _read_answer(row) for row in await cursor.fetchall()}
 
 
 def _read_answer(row: tuple[Any, ...]) -> StoredAnswer:
-    _, request, response, chat_request, chat_response, status = row
+    _, request, response, chat_request, chat_response, status, *stem = row
     return StoredAnswer(
-        request=unpack(request),
-        response=unpack(response),
-        chat_request=unpack(chat_request) if chat_request is not None else None,
-        chat_response=unpack(chat_response) if chat_response is not None else None,
+        request=_read_text(request, stem=stem[0]) or b"",
+        response=_read_text(response, stem=stem[1]) or b"",
+        chat_request=_read_text(chat_request, stem=stem[2]),
+        chat_response=_read_text(chat_response),
         status=status,
     )
+
+
+def _read_text(kept: bytes | None, *, stem: bytes | None = None) -> bytes | None:
+    if kept is None or not is_cut(kept):
+        return None if kept is None else unpack(kept)
+    return join(kept, None if stem is None else unpack(stem))

@@ -12,6 +12,7 @@ from apps.core.ids import ID_MAX_LENGTH, new_id
 from apps.registry.models import Version
 from apps.trajectories.packing import PackedField
 from apps.trajectories.querysets import ExchangeQuerySet, StepQuerySet, TrajectoryQuerySet
+from apps.trajectories.stems import SharedField
 
 
 def new_exchange_id() -> str:
@@ -31,6 +32,19 @@ class AllDifferent(models.Func):
 
     function = "trajectories_all_different"
     output_field = models.BooleanField()
+
+
+class Stem(models.Model):
+    """What calls of one conversation begin and end with, kept once (`stems.py`). Cut into months like the calls."""
+
+    id = models.CharField(primary_key=True, max_length=ID_MAX_LENGTH, editable=False)
+    request = PackedField()
+    chat_request = PackedField(null=True)
+    prompt_token_ids = PackedField(null=True)
+    response = PackedField(null=True)
+
+    def __str__(self) -> str:
+        return self.id
 
 
 class ExchangeStatus(models.TextChoices):
@@ -57,10 +71,10 @@ class Exchange(models.Model):
     session_key = models.CharField(max_length=400, blank=True)  # named by the client, free text
     dialect = models.CharField(max_length=20)  # "chat"
     response_id = models.CharField(max_length=80, blank=True)  # chatcmpl-…, as the agent was told
-    request = PackedField()  # the body as received
+    request = SharedField()  # the body as received
     headers = models.BinaryField()  # JSON object of the headers kept for session finding
-    response = PackedField(null=True)  # the whole answer as one JSON object in the dialect's non-streamed shape
-    prompt_token_ids = models.BinaryField(null=True)  # int32 little-endian, (P,)
+    response = SharedField(null=True)  # the whole answer as one JSON object in the dialect's non-streamed shape
+    prompt_token_ids = SharedField(null=True)  # int32 little-endian, (P,)
     completion_token_ids = ArrayField(models.BinaryField(), default=list)  # one int32 array a choice, (T,)
     completion_logprobs = ArrayField(models.BinaryField(), default=list)  # one float32 array a choice, (T,), nats
     sampling = models.BinaryField()  # JSON: the sampling parameters as sent to the engine
@@ -72,10 +86,13 @@ class Exchange(models.Model):
     first_token_at = models.DateTimeField(null=True)
     ended_at = models.DateTimeField()
     # The defaults are the database's too: a gateway of the release before goes on writing during an upgrade.
-    chat_request = PackedField(null=True)  # JSON: `messages` and `tools` as sent; None: the dialect is chat
+    chat_request = SharedField(null=True)  # JSON: `messages` and `tools` as sent; None: the dialect is chat
     chat_response = PackedField(null=True)  # the answer as a chat completion; None: the dialect is chat
     is_training_allowed = models.BooleanField(default=True, db_default=True)  # False: the caller opted out
     token_check = models.TextField(blank=True, default="", db_default="")  # why ids are doubted
+    stem = models.ForeignKey(  # what its texts are cut by; no constraint: the gateway writes it before the call
+        Stem, on_delete=models.DO_NOTHING, null=True, db_constraint=False, db_index=False, related_name="calls"
+    )
     folded_at = models.DateTimeField(null=True)
     # The choices of its answer that are steps. The database refuses to note one twice: so none is folded twice.
     folded_choices = ArrayField(models.SmallIntegerField(), default=list, db_default=Value("{}"))
@@ -93,6 +110,7 @@ class Exchange(models.Model):
                 condition=models.Q(dialect="generate"),
                 name="generation_by_prompt",
             ),
+            models.Index(fields=["stem"], condition=~models.Q(stem=None), name="exchange_by_stem"),
         ]
         constraints = [
             models.CheckConstraint(condition=AllDifferent("folded_choices"), name="exchange_is_folded_once"),

@@ -1,4 +1,5 @@
-"""The months into which the pool's two largest tables are cut: exchanges by their own id, steps by their trajectory's.
+"""The months into which the pool's largest tables are cut: exchanges and their stems by their own id, steps by their
+trajectory's.
 
 Ids sort by time, so a month is a range of ids. Months are made ahead; what belongs to none (a clock that is years off,
 housekeeping that did not run) is kept in the part `other`, said loudly, and moved when its month is made. Old months
@@ -60,7 +61,8 @@ class Table:
 
 CALLS = Table(name="trajectories_exchange", column="id", prefix="exch")
 STEPS = Table(name="trajectories_step", column="trajectory_id", prefix="traj")
-TABLES = (CALLS, STEPS)
+STEMS = Table(name="trajectories_stem", column="id", prefix="stem")
+TABLES = (CALLS, STEPS, STEMS)
 
 
 @dataclass(frozen=True, kw_only=True)

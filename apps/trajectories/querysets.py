@@ -7,8 +7,11 @@ from typing import TYPE_CHECKING
 from django.contrib.postgres.fields import ArrayField
 from django.db import models
 from django.db.models import Exists, OuterRef, Q
+from django.utils import timezone
 
 from apps.accounts.models import Project
+from apps.core.ids import first_id
+from apps.trajectories.stems import LONGEST_USE
 
 if TYPE_CHECKING:
     from apps.trajectories.models import Exchange, Step, Trajectory  # noqa: F401 (the models import this file)
@@ -33,6 +36,16 @@ class ExchangeQuerySet(models.QuerySet["Exchange"]):
     def set_aside(self) -> "ExchangeQuerySet":
         """What could not be folded; `fold_error` says why."""
         return self.exclude(fold_error="")
+
+    def delete_with_stems(self) -> None:
+        """Remove the calls, and of their stems those that no other call needs."""
+        from apps.trajectories.models import Exchange, Stem  # noqa: PLC0415 (the models import this file)
+
+        stems = set(self.exclude(stem=None).values_list("stem_id", flat=True))
+        self.delete()
+        left = Exchange.objects.filter(stem=OuterRef("pk"))
+        settled = first_id("stem", timezone.now() - 2 * LONGEST_USE)  # a younger one may get calls still
+        Stem.objects.filter(~Exists(left), pk__in=stems, pk__lt=settled).delete()
 
 
 class TrajectoryQuerySet(models.QuerySet["Trajectory"]):

@@ -136,7 +136,7 @@ def _sum(parts: Iterable[_Folded]) -> _Folded:
 
 def _fold_locked(ids: list[str]) -> _Folded:
     """Fold what another recorder has not been faster at, in order."""
-    exchanges = list(Exchange.objects.unfolded().filter(pk__in=ids))
+    exchanges = list(Exchange.objects.unfolded().filter(pk__in=ids).prefetch_related("stem"))
     calls = fold_exchanges(exchanges)
     keep_unassigned([exchange for exchange, call in zip(exchanges, calls, strict=True) if call.trajectory is None])
     mark_folded({exchange.pk: call.choices for exchange, call in zip(exchanges, calls, strict=True)})

@@ -15,7 +15,7 @@ from apps.core.errors import Conflict
 from apps.core.ids import first_id
 from apps.trajectories.datasets.models import DatasetMember
 from apps.trajectories.models import Exchange, Step, Trajectory, TrajectoryState
-from apps.trajectories.months import CALLS, STEPS, Table, drop_parts
+from apps.trajectories.months import CALLS, STEMS, STEPS, Table, drop_parts
 from apps.trajectories.recorder import sql_state
 from apps.trajectories.unassigned import UnassignedCall
 
@@ -38,6 +38,8 @@ def drop_calls(*, before: datetime) -> None:
         _record(project, "calls.dropped", before)
     UnassignedCall.objects.filter(pk__lt=bound).delete()
     _drop(CALLS, before)
+    if not Exchange.objects.filter(pk__lt=bound).exists():  # one that stays (it has no month) needs its stem
+        _drop(STEMS, before)
 
 
 @transaction.atomic

@@ -187,15 +187,15 @@ def _read_usages(steps: Sequence[Step]) -> dict[str, str]:
     if not by_exchange:
         return {}
     usages = {}
-    for exchange_id, response in Exchange.objects.filter(pk__in=by_exchange).values_list("pk", "response"):
-        answer = decode_json(response)
+    for exchange in Exchange.objects.filter(pk__in=by_exchange).only("response", "stem").prefetch_related("stem"):
+        answer = decode_json(exchange.response)
         counts = answer.get("usage") if isinstance(answer, dict) else None
         if not isinstance(counts, dict):
             continue
         n_in = counts.get("prompt_tokens", counts.get("input_tokens"))
         n_out = counts.get("completion_tokens", counts.get("output_tokens"))
         if type(n_in) is int and type(n_out) is int:
-            usages[by_exchange[exchange_id]] = f"{n_in:,} + {n_out:,}"
+            usages[by_exchange[exchange.pk]] = f"{n_in:,} + {n_out:,}"
     return usages
 
 

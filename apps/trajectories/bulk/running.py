@@ -131,6 +131,6 @@ def purge_deleted() -> int:
         calls = list(trajectory.steps.values_list("exchange_id", flat=True))
         with transaction.atomic():
             trajectory.delete()
-            Exchange.objects.filter(pk__in=calls).delete()
+            Exchange.objects.filter(pk__in=calls).delete_with_stems()
     BulkChange.objects.filter(job__created_at__lt=long_ago, error="").delete()
     return len(rows)

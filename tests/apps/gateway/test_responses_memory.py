@@ -67,6 +67,21 @@ def test_a_chain_of_responses_is_one_conversation(http: httpx.Client, engine: Fa
     assert [view.row.parent_id for view in views] == [None, views[0].row.id, views[1].row.id]
 
 
+def test_a_long_chain_is_kept_once_and_goes_on(http: httpx.Client, engine: FakeEngine) -> None:
+    words = " ".join(map(str, range(4000)))
+    answers = [ask(http, input=words)]
+    for text in ("one", "two", "three"):
+        answers.append(ask(http, previous_response_id=answers[-1]["id"], input=text))
+
+    assert Exchange.objects.exclude(stem=None).count() == 3
+    said = [message["content"] for message in engine.calls[-1].body["messages"] if message["role"] == "user"]
+    assert said == [words, "one", "two", "three"]
+    assert [http.get(f"{PATH}/{answer['id']}").json() for answer in answers] == answers
+    views = fold()
+    assert_exact(views, engine)
+    assert [view.row.parent_id for view in views[1:]] == [view.row.id for view in views[:-1]]
+
+
 def test_two_may_go_on_from_one_answer(http: httpx.Client, engine: FakeEngine) -> None:
     first = ask(http)
     for text in ("left", "right"):

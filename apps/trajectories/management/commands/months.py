@@ -7,7 +7,7 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.utils import timezone
 
 from apps.core.errors import ServiceError
-from apps.trajectories.months import TABLES, Part, list_ended_parts, list_parts, start_of_month
+from apps.trajectories.months import CALLS, STEMS, TABLES, Part, list_ended_parts, list_parts, start_of_month
 from apps.trajectories.retention import drop_calls, drop_trajectories
 
 
@@ -29,7 +29,7 @@ class Command(BaseCommand):
         if options["keep"] < 1:
             raise CommandError("--keep is 1 or more: this month and the one before always stay")
         before = find_bound(timezone.now(), keep=options["keep"])
-        tables = TABLES if options["drop"] == "all" else TABLES[:1]
+        tables = TABLES if options["drop"] == "all" else (CALLS, STEMS)
         parts = [part for table in tables for part in list_ended_parts(table, before=before)]
         self._print(parts)
         if not options["yes"]:
