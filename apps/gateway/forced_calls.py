@@ -6,13 +6,14 @@ tools that say nothing are `strict` then; one that says `"strict": false` gets w
 sampled freely either way, and the pool marks it so.
 """
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
 from apps.gateway.dialect import Json
 
 STRICT = "tools.strict"  # in what was mended
-_NO_GRAMMAR = b"structural tag"  # vLLM's refusal of a schema that it cannot make a grammar of
+_NO_GRAMMAR = re.compile(rb"structural tag|grammar")  # how vLLM's backends refuse a schema that makes none
 
 
 def hold_to_schemas(body: Mapping[str, Any]) -> list[Json] | None:
@@ -26,7 +27,7 @@ def hold_to_schemas(body: Mapping[str, Any]) -> list[Json] | None:
 
 def is_beyond_grammar(status: int, refusal: bytes) -> bool:
     """Whether the engine could not hold a call to its schema, and would take the same request without."""
-    return status == 400 and _NO_GRAMMAR in refusal
+    return status == 400 and _NO_GRAMMAR.search(refusal) is not None
 
 
 def _hold(tool: Json) -> Json:

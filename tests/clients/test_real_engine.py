@@ -170,7 +170,8 @@ class TestAStrictTemplate:
     """One that knows a single system message, at the start, and users and assistants who take turns."""
 
     @pytest.fixture(scope="class")
-    def real_engine(self, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    @classmethod
+    def real_engine(cls, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         folder = tmp_path_factory.mktemp("strict-engine")
         template = folder / "strict.jinja"
         template.write_text(STRICT_TEMPLATE)

@@ -69,7 +69,7 @@ class Script:
     split_at: int = 0  # cut the stream into writes of this many bytes
     max_prompt_chars: int = 20_000
     max_model_len: int | None = None  # a `max_tokens` above it is refused
-    has_grammars: bool = True  # for strict tools
+    no_grammar: str = ""  # how a strict tool is refused; empty: it is held to its schema
     template: str = ""  # what its chat template insists on; see `engine_forms.find_template_fault`
 
 
@@ -202,8 +202,8 @@ class FakeEngine:
             )
         if fault := find_template_fault(body.get("messages", ()), self.script.template):
             return _error(fault)
-        if not self.script.has_grammars and any(tool["function"].get("strict") for tool in body.get("tools") or ()):
-            return _error("Invalid structural tag specification.")
+        if self.script.no_grammar and any(tool["function"].get("strict") for tool in body.get("tools") or ()):
+            return _error(self.script.no_grammar)
         limit, longest = body.get("max_tokens") or 0, self.script.max_model_len
         if longest is not None and limit > longest:
             message = f"max_tokens={limit} cannot be greater than max_model_len={longest}. Please request fewer output "

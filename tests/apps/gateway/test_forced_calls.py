@@ -18,6 +18,7 @@ CHAT, RESPONSES, MESSAGES = "/v1/chat/completions", "/v1/responses", "/v1/messag
 SCHEMA = {"type": "object", "properties": {"where": {"type": "string"}}, "required": ["where"]}
 TOOL = {"type": "function", "function": {"name": "look", "parameters": SCHEMA}}
 NAMED = {"type": "function", "function": {"name": "look"}}
+NO_GRAMMAR = ["Invalid structural tag specification.", "Invalid grammar specification: 'triggers'"]  # vLLM's own words
 
 
 def tool(**fields: Any) -> Json:
@@ -85,8 +86,11 @@ def test_every_dialect_holds_it_and_says_so(http: httpx.Client, engine: FakeEngi
     assert "tools.strict" in json.loads(bytes(kept.sampling))["mended"]
 
 
-def test_a_schema_that_the_engine_has_no_grammar_for_is_asked_without(http: httpx.Client, engine: FakeEngine) -> None:
-    engine.script.has_grammars = False
+@pytest.mark.parametrize("refusal", NO_GRAMMAR)
+def test_a_schema_that_the_engine_has_no_grammar_for_is_asked_without(
+    http: httpx.Client, engine: FakeEngine, refusal: str
+) -> None:
+    engine.script.no_grammar = refusal
 
     answer = http.post(CHAT, json=chat(tools=[TOOL], tool_choice="required"))
 
@@ -97,7 +101,7 @@ def test_a_schema_that_the_engine_has_no_grammar_for_is_asked_without(http: http
 
 
 def test_a_client_that_wants_it_strict_is_told_that_there_is_no_grammar(http: httpx.Client, engine: FakeEngine) -> None:
-    engine.script.has_grammars = False
+    engine.script.no_grammar = NO_GRAMMAR[0]
 
     answer = http.post(CHAT, json=chat(tools=[tool(strict=True)], tool_choice="required"))
 
