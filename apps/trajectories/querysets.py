@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from django.contrib.postgres.fields import ArrayField
-from django.db import models
-from django.db.models import Exists, OuterRef, Q
+from django.db import connection, models
+from django.db.models import Exists, OuterRef, Q, Subquery
+from django.db.models.lookups import IsNull
 from django.utils import timezone
 
 from apps.accounts.models import Project
@@ -26,6 +26,14 @@ _FOR_PLACING = (
     "ended_at",
     "trajectory__completed_at",
 )
+
+
+# Digest by digest: Postgres takes each for one that a two-hundredth of all steps have, and for some hundreds at once
+# would read the whole table.
+_WITH_DIGEST = """
+    SELECT DISTINCT found.id FROM unnest(%s::varchar[]) digest
+    CROSS JOIN LATERAL (SELECT id FROM trajectories_step WHERE answer_digests @> ARRAY[digest] OFFSET 0) found
+"""
 
 
 class ExchangeQuerySet(models.QuerySet["Exchange"]):
@@ -109,20 +117,21 @@ class TrajectoryQuerySet(models.QuerySet["Trajectory"]):
 
 class StepQuerySet(models.QuerySet["Step"]):
     def found_by(self, digests: Sequence[str]) -> "StepQuerySet":
-        """Steps that have any of the digests of `sessions.step_digests`."""
-        # As one value: a list would become an expression of as many parts.
-        wanted = models.Value(list(digests), output_field=ArrayField(models.TextField()))
-        return self.filter(answer_digests__overlap=wanted)
+        """Steps that have any of the digests of `sessions.step_digests`; their ids are read at once."""
+        with connection.cursor() as cursor:
+            cursor.execute(_WITH_DIGEST, [list(digests)])
+            return self.filter(pk__in=[pk for (pk,) in cursor])
 
     def for_placing(self) -> "StepQuerySet":
         """What placing needs of them and of their trajectory's end, with `is_leaf`: no step of the main chain goes on
         from it. Leaves come first, so that of many equal conversations the first few are worth looking at; then the
         latest."""
-        children = self.model.objects.filter(parent_id=OuterRef("id"), side_call="")
+        # Its first row, not whether it exists: for that Postgres may read all steps that go on from any.
+        child = self.model.objects.filter(parent_id=OuterRef("id"), side_call="").values("id")[:1]
         return (
             self.select_related("trajectory")
             .only(*_FOR_PLACING)
-            .annotate(is_leaf=~Exists(children))
+            .annotate(is_leaf=IsNull(Subquery(child), True))
             .order_by("-is_leaf", "-started_at", "-id")
         )
 
