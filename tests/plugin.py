@@ -18,7 +18,7 @@ HEAVY = (  # real engines, trainers, browsers, and a world of servers that are k
     "tests/e2e/",
     "tests/worker/engine/test_real_engine.py",
     "tests/worker/trainer/test_real_trainer.py",
-    "tests/worker/tasks/test_real_labels.py",
+    "tests/worker/tasks/test_real_runs.py",
     "tests/worker/test_in_ml_environment.py",
     "tests/chaos/",
     "tests/browser/",

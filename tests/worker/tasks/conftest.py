@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -77,6 +78,21 @@ def wait_for(condition: Callable[[], bool], *, timeout_s: float = 30.0) -> None:
     while not condition():
         assert time.monotonic() < deadline, "it did not become true in time"
         time.sleep(0.02)
+
+
+def later(action: Callable[[], object], *, when: Callable[[], bool]) -> threading.Thread:
+    """Do something in a thread once a condition holds."""
+
+    def wait_and_do() -> None:
+        try:
+            wait_for(when)
+            action()
+        finally:
+            connection.close()
+
+    thread = threading.Thread(target=wait_and_do)
+    thread.start()
+    return thread
 
 
 def reread(run: Run) -> Run:

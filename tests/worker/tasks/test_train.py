@@ -2,13 +2,12 @@
 
 import os
 import shutil
-import threading
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
-from django.db import OperationalError, connection
+from django.db import OperationalError
 from django.utils import timezone
 
 from apps.accounts.access import Caller
@@ -19,7 +18,7 @@ from apps.training import attempts, leases, services
 from apps.training.models import Attempt, AttemptState, Batch, BatchState, Metric, Run, RunEvent, RunState
 from apps.trajectories.models import Trajectory
 from tests.apps.training.conftest import AddTrajectory, LaunchRun, claim
-from tests.worker.tasks.conftest import fast, reread, wait_for
+from tests.worker.tasks.conftest import fast, later, reread
 from worker.tasks import supervision
 from worker.tasks.run_folder import run_folder
 from worker.tasks.train import run_attempt, train_run
@@ -39,21 +38,6 @@ def pool(add_trajectory: AddTrajectory) -> list[Trajectory]:
 @pytest.fixture
 def run(launch: LaunchRun, pool: list[Trajectory]) -> Run:
     return launch(restarts=0)
-
-
-def later(action: Callable[[], object], *, when: Callable[[], bool]) -> threading.Thread:
-    """Do something in a thread once a condition holds."""
-
-    def wait_and_do() -> None:
-        try:
-            wait_for(when)
-            action()
-        finally:
-            connection.close()
-
-    thread = threading.Thread(target=wait_and_do)
-    thread.start()
-    return thread
 
 
 def has_batch(run: Run, step: int) -> bool:

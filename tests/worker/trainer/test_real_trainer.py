@@ -27,7 +27,7 @@ from apps.core.contracts.training import (
     weights_dir,
 )
 from tests.worker.trainer.samples import make_batch, make_job, make_samples, write_batch, write_job
-from worker.trainer.command import REPOSITORY, build_command
+from worker.trainer.command import build_command
 from worker.trainer.events import read_events
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(600)]
@@ -45,15 +45,6 @@ EVERY_PART = LossSettings(
     kl_coefficient=0.1,
     min_ess=0.999,
 )
-
-
-@pytest.fixture(scope="session")
-def model_dir(ml_python: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("model") / "tiny"
-    subprocess.run(
-        [ml_python, "-m", "worker.engine.models.tiny", str(folder)], cwd=REPOSITORY, check=True, capture_output=True
-    )
-    return folder
 
 
 class Trainer:
