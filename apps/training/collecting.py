@@ -70,10 +70,7 @@ class Collected:
     @property
     def is_empty(self) -> bool:
         """Say whether training on this would change nothing."""
-        is_silent = all(
-            sample.advantage == 0 and sample.reward is None and sample.hint is None for sample in self.samples
-        )
-        return is_silent and not self.judged
+        return all(sample.is_silent for sample in self.samples) and not self.judged
 
     @property
     def n_samples(self) -> int:

@@ -22,6 +22,8 @@ PREFERENCE = "preference"
 UNPAIRED = "unpaired"
 REWARD_MODEL = "reward_model"
 CRITIC = "gae"
+KTO = "kto"
+LEAST_OF_KTO = 3  # samples an optimizer step: near-equal parts of so many never leave one alone
 PAIRED = (PREFERENCE, REWARD_MODEL)  # what learns from pairs
 LABELS: Mapping[str, Default] = {"learning_rate": 1e-4, "epochs": 1, "promote": True}
 
@@ -313,6 +315,11 @@ class RecipeConfig(ResourceConfig):
             raise ValueError("overlong_tokens makes rewards negative, and maxrl is defined for others only")
         if self.loss == "dppo_tv" and self.correction not in {"none", "negative_mask"}:
             raise ValueError(f"correction {self.correction} would count twice: dppo_tv compares with the engine itself")
+        if self.loss == KTO and self.minibatch_samples < LEAST_OF_KTO:
+            raise ValueError(
+                f"kto compares the answers of an optimizer step with each other's prompts: minibatch_samples must be "
+                f"{LEAST_OF_KTO} or more; or choose apo_zero, which looks at one alone"
+            )
         if self.estimator == CRITIC and (self.credit != "step" or self.drop_without_signal):
             raise ValueError("gae gives each step its own credit, and knows no signal before the critic has spoken")
         if self.estimator == CRITIC and self.overlong_tokens is not None:

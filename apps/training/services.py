@@ -157,8 +157,8 @@ def _check_advantages(ready: list[Trajectory], recipe: RecipeConfig) -> None:
                 "replay prompts in groups, or choose an estimator that needs none, as ema",
                 field="recipe.estimator",
             )
-    if recipe.credit == "step":
-        return  # of trajectories that are worth the same, steps may differ
+    if recipe.credit == "step" or recipe.overlong_tokens is not None:
+        return  # of trajectories that are worth the same, steps may differ, and so may lengths
     scored = [
         Scored(trajectory_id=row.id, reward=row.reward or 0.0, group=row.group, source=row.agent_id) for row in ready
     ]

@@ -1,7 +1,7 @@
 """From a TrainBatch to what the model computes: checks, minibatches, micro-batches.
 
 Knows nothing of models, losses or processes beyond their number. Deterministic in (seed, step): every rank cuts the
-same batch in the same way, and so does a run that was resumed. How samples share a micro-batch: packing.py.
+same batch in the same way, and so does a run that was resumed. How samples share a micro-batch: micro_batches.py.
 """
 
 import math
@@ -20,7 +20,7 @@ def check_batch(batch: TrainBatch, *, step: int, vocab_size: int, max_length: in
     for sample in batch.samples:
         _check_sample(sample, vocab_size=vocab_size, max_length=max_length)
     _check_answers(batch.judged, vocab_size=vocab_size, max_length=max_length)
-    if all(sample.advantage == 0 and sample.reward is None and sample.hint is None for sample in batch.samples):
+    if all(sample.is_silent for sample in batch.samples):
         raise BatchError(
             f"Every advantage in the batch of step {step} is zero, so it would change nothing: all rewards equal their "
             "baseline. Collect trajectories with differing rewards, or use the EMA baseline if each prompt occurs once."
@@ -72,8 +72,8 @@ def _check_sample(sample: TrainSample, *, vocab_size: int, max_length: int) -> N
     _check_ids(where, (*sample.prompt_ids, *ids), vocab_size=vocab_size, max_length=max_length)
     if sample.hint is not None:
         _check_ids(f"{where} with its hint", (*sample.hinted_ids, *ids), vocab_size=vocab_size, max_length=max_length)
-    if not math.isfinite(sample.advantage) or not all(map(math.isfinite, logprobs)):
-        raise BatchError(f"{where} has an advantage or log-prob that is not a finite number.")
+    if not all(map(math.isfinite, (sample.advantage, sample.reward or 0.0, *logprobs))):
+        raise BatchError(f"{where} has an advantage, reward or log-prob that is not a finite number.")
     if any(logprob > 1e-3 for logprob in logprobs):
         raise BatchError(f"{where} has a log-prob above zero.")
     if not sample.temperature > 0:

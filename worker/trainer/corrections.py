@@ -90,7 +90,9 @@ def _negative_mask(drift: Drift, loss: LossSettings) -> Tensor:
 
 
 def _keep_within(weights: Tensor, loss: LossSettings) -> Tensor:
-    return weights * ((weights >= loss.weight_low) & (weights <= loss.weight_high))
+    """A long sequence's weight may be infinite: it is chosen, since times 0 it would not be a number."""
+    is_within = (weights >= loss.weight_low) & (weights <= loss.weight_high)
+    return torch.where(is_within, weights, 0.0)
 
 
 CORRECTIONS: Mapping[str, Correction] = {

@@ -19,6 +19,7 @@ LESS_MEMORY = (
     "offload, then resume"
 )
 LOST_PEER = ("Connection closed by peer", "Connection reset by peer", "Socket closed", "Broken pipe", "NCCL")
+FULL_DISK_WORDS = tuple(f"(os error {number})" for number in sorted(FULL_DISK))  # as safetensors' errors end
 CPU_ALLOCATOR = "DefaultCPUAllocator"  # what torch's error for want of ordinary memory names
 
 
@@ -46,7 +47,8 @@ def is_lost_peer(error: Exception) -> bool:
 
 def is_disk_full(error: Exception) -> bool:
     """Say whether a write failed for want of room."""
-    return isinstance(error, OSError) and error.errno in FULL_DISK
+    is_told = any(words in str(error) for words in FULL_DISK_WORDS)
+    return is_told or (isinstance(error, OSError) and error.errno in FULL_DISK)
 
 
 def leave_last_words(run_dir: Path, *, rank: int, words: str) -> None:

@@ -25,7 +25,7 @@ from worker.trainer.imitation import Part, backward_weighted, build_parts, make_
 from worker.trainer.label_losses import LABEL_LOSSES, Verdicts, label_loss
 from worker.trainer.model import max_length
 from worker.trainer.ranks import Ranks
-from worker.trainer.updates import apply_gradient, forward
+from worker.trainer.updates import apply_gradient, forward, measure_work
 
 CROSS_ENTROPY = "cross_entropy"
 BEHIND = (0,)  # stands for anything that could follow
@@ -57,16 +57,10 @@ def train_on_labels(
     for minibatch in minibatches:
         ranks.raise_if_stopped()
         done.append(optimizer_step(engine, minibatch, judged=batch.judged, job=job, ranks=ranks))
-    seconds = time.monotonic() - began
-    n_tokens = sum(len(sample.prompt_ids) + len(sample.completion_ids) for sample in samples)
     return {
         **{name: sum(each.values[name] for each in done) / len(done) for name in done[0].values},
         "grad_norm": sum(each.grad_norm for each in done) / len(done),
-        "learning_rate": job.optimizer.learning_rate,
-        "samples": float(len(samples)),
-        "tokens": float(n_tokens),
-        "tokens_per_s": n_tokens / seconds,
-        "seconds": seconds,
+        **measure_work(samples, began=began, job=job),
     }
 
 

@@ -7,6 +7,7 @@ import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from statistics import fmean
 from typing import Any
 
 import torch
@@ -24,7 +25,7 @@ from worker.trainer.measures import LARGEST, LossSums, combine, effective_sample
 from worker.trainer.micro_batches import MicroBatch, build_filler, build_micro_batch, plan_micro_batches
 from worker.trainer.ranks import Ranks
 from worker.trainer.segments import sum_to_end
-from worker.trainer.updates import apply_gradient, forward
+from worker.trainer.updates import apply_gradient, forward, measure_work
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,12 +41,12 @@ class Part:
 
 @dataclass(frozen=True, kw_only=True)
 class OptimizerStep:
-    """What one optimizer step measured. `scale`: what the guard left of it."""
+    """What one optimizer step measured. `scale`: what the guard left of it; `sft_loss`: None where nothing was imitated."""
 
     sums: LossSums
     grad_norm: float
     scale: float
-    sft_loss: float = 0.0
+    sft_loss: float | None = None
 
 
 def train_step(engine: Any, batch: TrainBatch, *, job: TrainJob, ranks: Ranks) -> dict[str, float]:
@@ -67,21 +68,16 @@ def train_step(engine: Any, batch: TrainBatch, *, job: TrainJob, ranks: Ranks) -
         ranks.raise_if_stopped()
         shown = imitated[number :: len(prepared)]
         done.append(optimizer_step(engine, parts, job=job, ranks=ranks, imitated=shown))
-    seconds = time.monotonic() - began
-    n_tokens = sum(len(sample.prompt_ids) + len(sample.completion_ids) for sample in batch.samples)
     sums = combine([each.sums for each in done])
+    sft_losses = [each.sft_loss for each in done if each.sft_loss is not None]
     return {
         **summarise(sums, n_optimizer_steps=len(done)),
         **({"value_loss": float(sums.value_loss) / len(done)} if job.critic is not None else {}),
-        **({"sft_loss": sum(each.sft_loss for each in done) / len(done)} if imitated else {}),
+        **({"sft_loss": fmean(sft_losses)} if sft_losses else {}),
         "grad_norm": sum(each.grad_norm for each in done) / len(done),
         "step_scale": sum(each.scale for each in done) / len(done),
         "mean_logprob_diff": float(done[0].sums.logprob_diff / done[0].sums.n_tokens),
-        "learning_rate": job.optimizer.learning_rate,
-        "samples": float(len(batch.samples)),
-        "tokens": float(n_tokens),
-        "tokens_per_s": n_tokens / seconds,
-        "seconds": seconds,
+        **measure_work(batch.samples, began=began, job=job),
     }
 
 
@@ -171,7 +167,7 @@ def optimizer_step(
     sums = _reduce(combine(own), ranks=ranks)
     if not math.isfinite(float(sums.loss)):
         raise TrainerError("The loss is not a finite number (NaN or infinite): lower the learning rate.")
-    sft_loss = _imitate(engine, imitated, job=job, ranks=ranks) if imitated else 0.0
+    sft_loss = _imitate(engine, imitated, job=job, ranks=ranks) if imitated else None
     scale = step_scale(sums, min_ess=job.loss.min_ess)
     grad_norm = apply_gradient(engine, job=job, scale=scale)
     return OptimizerStep(sums=sums, grad_norm=grad_norm, scale=scale, sft_loss=sft_loss)

@@ -1,12 +1,15 @@
-"""What every kind of step asks of the engine: log-probs of a micro-batch, and a move along the gradient."""
+"""What every kind of step asks of the engine, log-probs of a micro-batch and a move along the gradient; and what it
+measures of its own work."""
 
 import math
+import time
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from apps.core.contracts.training import TrainJob
+from apps.core.contracts.training import TrainJob, TrainSample
 from worker.trainer.errors import TrainerError
 from worker.trainer.micro_batches import MicroBatch
 
@@ -31,3 +34,16 @@ def apply_gradient(engine: Any, *, job: TrainJob, scale: float = 1.0) -> float:
     if not math.isfinite(norm):
         raise TrainerError("The gradient is not finite (NaN or infinite): lower the learning rate.")
     return norm
+
+
+def measure_work(samples: Sequence[TrainSample], *, began: float, job: TrainJob) -> dict[str, float]:
+    """Return what a step worked on and how fast, as in a run's metrics; it began at this reading of `time.monotonic`."""
+    seconds = time.monotonic() - began
+    n_tokens = sum(len(sample.prompt_ids) + len(sample.completion_ids) for sample in samples)
+    return {
+        "learning_rate": job.optimizer.learning_rate,
+        "samples": float(len(samples)),
+        "tokens": float(n_tokens),
+        "tokens_per_s": n_tokens / seconds,
+        "seconds": seconds,
+    }

@@ -193,6 +193,11 @@ class TrainSample:
     hinted_ids: tuple[int, ...] = ()
     """The same in tokens, once rendered."""
 
+    @property
+    def is_silent(self) -> bool:
+        """Say whether there is nothing to learn from it by itself."""
+        return self.advantage == 0 and self.reward is None and self.hint is None
+
 
 @dataclass(frozen=True, kw_only=True)
 class TrainBatch:

@@ -49,6 +49,7 @@ def test_what_is_stored_reads_back_the_same(chosen: dict[str, Any]) -> None:
         ({"estimator": "gae", "overlong_tokens": 9, "overlong_window": 3}, "overlong_tokens has no effect"),
         ({"epochs": 2}, "epochs has no effect with the algorithm policy_gradient"),
         ({"algorithm": "preference", "label_noise": 0.1}, "label_noise has no effect with the loss dpo"),
+        ({"algorithm": "unpaired", "minibatch_samples": 2}, "minibatch_samples must be 3 or more"),
         ({"min_ess": 2}, "recipe.min_ess"),
         ({"learning_rate": 0}, "recipe.learning_rate"),
         ({"learning_rate": float("inf")}, "recipe.learning_rate"),

@@ -22,6 +22,7 @@ from worker.trainer.errors import BatchError
         ({"prompt_ids": (1,) * 255}, "longer than the model's 256 positions"),
         ({"logprobs": (-1.0, math.nan)}, "not a finite number"),
         ({"advantage": math.inf}, "not a finite number"),
+        ({"reward": math.nan}, "not a finite number"),
         ({"logprobs": (-1.0, 0.5)}, "above zero"),
         ({"temperature": 0.0}, "greedy"),
     ],

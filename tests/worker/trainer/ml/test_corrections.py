@@ -44,6 +44,15 @@ def test_weights_worked_by_hand(correction: str, bounds: dict[str, Any], expecte
     assert weigh([0.4, 3.0, 1.5], loss) == pytest.approx(expected)
 
 
+@pytest.mark.parametrize("correction", ["icepop", "mis", "tis", "tis_sequence", "geometric"])
+def test_a_weight_beyond_all_numbers_is_bounded_like_any_other(correction: str) -> None:
+    """A gap of a tenth of a nat on each of a thousand tokens is one."""
+    logs = torch.tensor([500.0, 500.0, -500.0])
+    drift = Drift(log_weights=logs, log_ratios=logs, advantages=torch.ones(3), samples=SAMPLES)
+    found = weigh_tokens(drift, LossSettings(correction=correction, **HALF_TO_TWO))
+    assert found.tolist() == ([2, 2, 0] if correction.startswith("tis") else [0, 0, 0])
+
+
 def test_bad_answers_that_the_policy_has_left_behind_are_masked() -> None:
     loss = LossSettings(correction="negative_mask", drift_cap=0.5)
     left = [math.exp(-0.6)] * 3
