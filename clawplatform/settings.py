@@ -11,6 +11,7 @@ from apps.core.contracts.tasks import (
     KEEP_MONTHS,
     QUEUE_CPU,
     RECONCILE_ENGINES,
+    REMOVE_VERSION_FILES,
     RESCUE_RUNS,
     ROUTES,
     TEND_BULK_JOBS,
@@ -116,6 +117,7 @@ CELERY_BEAT_SCHEDULE = {
     "tend-graders": {"task": TEND_GRADERS, "schedule": 10.0, "options": {"expires": 10}},
     "tend-transfers": {"task": TEND_TRANSFERS, "schedule": 30.0, "options": {"expires": 30}},
     "tend-queues": {"task": TEND_QUEUES, "schedule": 60.0, "options": {"expires": 60}},
+    "remove-version-files": {"task": REMOVE_VERSION_FILES, "schedule": 60.0, "options": {"expires": 60}},
     "keep-months": {"task": KEEP_MONTHS, "schedule": 3600.0, "options": {"expires": 3600}},
 }
 

@@ -53,6 +53,15 @@ class VersionKind(models.TextChoices):
     WHOLE = "whole"  # every weight: an engine holds one, in the place and under the name of its base
 
 
+class VersionQuerySet(models.QuerySet["Version"]):
+    def idle(self) -> "VersionQuerySet":
+        """Those with files of their own that no alias names, no engine holds, and nobody has still to check."""
+        held = Engine.objects.filter(weights=models.OuterRef("pk"))
+        loaded = Deployment.objects.filter(version=models.OuterRef("pk"), state=DeploymentState.LOADED)
+        judged = self.exclude(kind=VersionKind.BASE).exclude(state=VersionState.PUBLISHED)
+        return judged.filter(~models.Exists(held), ~models.Exists(loaded), aliases=None)
+
+
 class Version(models.Model):
     """Weights: the base (number 0), a LoRA adapter or a whole model. Never changed, never renamed."""
 
@@ -73,6 +82,9 @@ class Version(models.Model):
     created_at = models.DateTimeField(default=timezone.now, editable=False)
     ready_at = models.DateTimeField(null=True, blank=True)
     retired_at = models.DateTimeField(null=True, blank=True)  # when its last alias left it
+    given_up_at = models.DateTimeField(null=True, blank=True, editable=False)  # nothing may load it: its files go
+
+    objects = VersionQuerySet.as_manager()
 
     class Meta:
         constraints = [

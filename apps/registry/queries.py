@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Collection
+from datetime import datetime
 
 from django.db.models import Min
 
@@ -27,6 +28,13 @@ def find_context_length(base_model: str = "") -> int | None:
     rows = up.filter(base_model=base_model) if base_model else up
     shortest: int | None = rows.aggregate(shortest=Min("max_model_len"))["shortest"]
     return shortest
+
+
+def list_removable_files(*, before: datetime) -> list[Version]:
+    """Return the versions whose files were given up before that time and that no engine has, or is taking, since."""
+    moving = Engine.objects.replicas().filter(moving_since__isnull=False).values("base_model")
+    given_up = Version.objects.idle().filter(given_up_at__lt=before)
+    return list(given_up.exclude(policy__base_model__in=moving).order_by("pk"))
 
 
 def find_version(version_id: str, *, caller: Caller) -> Version:

@@ -183,6 +183,29 @@ def find_live_version(policy: Policy) -> Version:
     return Version.objects.select_related("policy").get(aliases__policy=policy, aliases__name=AliasName.LIVE)
 
 
+@transaction.atomic
+def give_up_files(version: Version) -> bool:
+    """Let nothing load the version any more, so that its files may go. False while somebody needs them.
+
+    Under the policy's lock, since an alias may move to this very version at this moment.
+    """
+    Policy.objects.select_for_update().get(pk=version.policy_id)
+    idle = Version.objects.filter(pk__in=Version.objects.idle().filter(pk=version.pk), given_up_at=None)
+    if idle.update(given_up_at=timezone.now()) != 1:
+        return False
+    publish_news(version.policy.project_id, kind="version", object_id=version.id)
+    return True
+
+
+def refuse_given_up(version: Version) -> None:
+    """Raise Conflict when the version's files are gone, or about to be."""
+    if Version.objects.filter(pk=version.pk, given_up_at__isnull=False).exists():
+        raise Conflict(
+            f"the files of version {version.number} are not kept any more (keep_versions of its run): it cannot serve",
+            field="version",
+        )
+
+
 def note_delay(version: Version, *, reason: str) -> None:
     """Say what a published version waits for."""
     waiting = Version.objects.filter(pk=version.pk, state=VersionState.PUBLISHED).exclude(error=reason)
@@ -203,6 +226,7 @@ def switch_alias(*, policy: Policy, alias: AliasName, version: Version, actor: s
         raise Conflict(
             f"version {version.number} is {version.state}: only a verified version can serve", field="version"
         )
+    refuse_given_up(version)
     current = Alias.objects.select_related("version").filter(policy=policy, name=alias).first()
     if current is not None and current.version_id == version.pk:
         return current

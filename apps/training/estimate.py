@@ -16,6 +16,7 @@ RUNTIME = {"cpu": 750 * 2**20, "cuda": 1200 * 2**20}  # what torch, DeepSpeed an
 TOKEN_WIDTHS = 15  # of the hidden size: what one layer keeps of a token for the backward pass, beside the MLP
 MLP_WIDTHS = 5  # of the MLP's size
 LOGIT_COPIES = 4  # log-probs, their exponentials and gradients, fp32
+N_GOING = 1  # versions that are not kept, but whose files have still to go
 SHARE_OF_TARGETS = 0.5  # of a micro-batch's tokens that pass through the output layer
 
 
@@ -139,7 +140,8 @@ def _disk(shape: ModelShape, recipe: RecipeConfig, *, n_trainable: int, device: 
     version = (
         shape.n_parameters * (2 if device == "cuda" else WEIGHT) if recipe.tuning == "full" else n_trainable * WEIGHT
     )
-    return n_checkpoints * checkpoint + recipe.n_steps * version
+    n_versions = min(recipe.n_steps, int(recipe.own("keep_versions")) + (recipe.keep_best != "none") + N_GOING)
+    return n_checkpoints * checkpoint + n_versions * version
 
 
 def _seconds(recipe: RecipeConfig, pace: Pace) -> float:
@@ -162,7 +164,7 @@ def find_shortage(estimate: Estimate, room: Room, recipe: RecipeConfig) -> str:
     shortages = [
         ("GPU's memory", estimate.device_total, room.device, suggest(estimate, recipe)),
         ("host's memory", on_host, room.host, suggest(estimate, recipe, is_on_host=True)),
-        ("disk", estimate.disk, room.disk, "keep_checkpoints or n_steps"),
+        ("disk", estimate.disk, room.disk, "keep_checkpoints, keep_versions or n_steps"),
     ]
     for what, needed, there, settings in shortages:
         if there is not None and needed > there:

@@ -10,7 +10,11 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 LORA_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)  # what vLLM can serve
 ADAPTER = {"lora_rank": 8, "lora_alpha": 16}
-TUNING_SETTINGS: Mapping[str, Mapping[str, int]] = {"lora": ADAPTER, "qlora": ADAPTER, "full": {}}  # own ones, defaults
+TUNING_SETTINGS: Mapping[str, Mapping[str, int]] = {  # own ones, and their defaults
+    "lora": {**ADAPTER, "keep_versions": 100},
+    "qlora": {**ADAPTER, "keep_versions": 100},
+    "full": {"keep_versions": 2},
+}
 OFFLOAD_STAGES = {"none": 0, "optimizer": 1, "parameters": 3}  # the ZeRO stage from which on DeepSpeed can do it
 
 
@@ -51,7 +55,14 @@ class ResourceConfig(BaseModel):
     )
     keep_checkpoints: int = Field(default=2, ge=1, le=100, description="The newest so many stay on disk.")
     keep_best: Literal["none", "loss", "reward_mean"] = Field(
-        default="none", description="The checkpoint that is best by this stays as well: lowest loss, highest reward."
+        default="none", description="The step that is best by this is kept as well: lowest loss, highest reward."
+    )
+    keep_versions: int | None = Field(
+        default=None,
+        ge=1,
+        le=10_000,
+        description="The newest so many keep their files, beside the best, what an alias names and what an engine "
+        "holds: 100 unless chosen, 2 whole models.",
     )
     restarts: int = Field(
         default=1,

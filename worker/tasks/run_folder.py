@@ -17,6 +17,7 @@ from apps.core.contracts.training import (
     TrainBatch,
     TrainerEvent,
     TrainJob,
+    adapter_dir,
     batch_file,
 )
 from worker.trainer.files import write_atomic
@@ -63,6 +64,10 @@ class RunFolder:
     def read_beats(self) -> dict[str, float]:
         """Return when each process of the trainer last showed that it is at work: its name, and the storage's clock."""
         return {path.name: path.stat().st_mtime for path in (self.path / BEATS_DIR).glob("rank-*")}
+
+    def drop_step(self, step: int) -> None:
+        """Remove what a step made that is no version: a reward model's adapter."""
+        shutil.rmtree(self.path / adapter_dir(step), ignore_errors=True)
 
     def request_stop(self) -> None:
         """Ask the trainer to end after a checkpoint."""
@@ -113,4 +118,15 @@ class EventTail:
 
 def run_folder(run_id: str) -> RunFolder:
     """Return the folder of a run, which need not exist yet."""
-    return RunFolder(path=settings.CLAW.data_dir / "runs" / run_id)
+    return RunFolder(path=_runs() / run_id)
+
+
+def remove_version_folder(path: str) -> None:
+    """Remove a version's files, if they lie in a run's folder: what came from elsewhere is not ours to remove."""
+    folder = Path(path).resolve()
+    if folder.is_relative_to(_runs().resolve()):
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _runs() -> Path:
+    return settings.CLAW.data_dir / "runs"

@@ -37,7 +37,7 @@ def apply_gradient(engine: Any, *, job: TrainJob, scale: float = 1.0) -> float:
 
 
 def measure_work(samples: Sequence[TrainSample], *, began: float, job: TrainJob) -> dict[str, float]:
-    """Return what a step worked on and how fast, as in a run's metrics; it began at this reading of `time.monotonic`."""
+    """Return what a step worked on and how fast, as in a run's metrics; `began` is a reading of `time.monotonic`."""
     seconds = time.monotonic() - began
     n_tokens = sum(len(sample.prompt_ids) + len(sample.completion_ids) for sample in samples)
     return {

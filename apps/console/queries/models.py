@@ -28,7 +28,8 @@ class VersionRow:
 
     @property
     def can_go_live(self) -> bool:
-        return self.version.state == VersionState.READY and not self.is_live
+        is_kept = self.version.given_up_at is None
+        return is_kept and self.version.state == VersionState.READY and not self.is_live
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,6 +11,7 @@ RUN_EXPORT = "claw.run_export"
 RUN_IMPORT = "claw.run_import"
 TEND_TRANSFERS = "claw.tend_transfers"
 KEEP_MONTHS = "claw.keep_months"
+REMOVE_VERSION_FILES = "claw.remove_version_files"
 FILL_QUEUE = "claw.fill_queue"
 TEND_QUEUES = "claw.tend_queues"
 GRADE_TRAJECTORIES = "claw.grade_trajectories"
@@ -34,6 +35,7 @@ ROUTES: dict[str, str] = {
     RUN_IMPORT: QUEUE_CPU,
     TEND_TRANSFERS: QUEUE_CPU,
     KEEP_MONTHS: QUEUE_CPU,
+    REMOVE_VERSION_FILES: QUEUE_CPU,
     FILL_QUEUE: QUEUE_CPU,
     TEND_QUEUES: QUEUE_CPU,
     GRADE_TRAJECTORIES: QUEUE_CPU,

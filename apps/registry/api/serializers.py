@@ -31,6 +31,7 @@ class VersionSerializer(serializers.ModelSerializer[Version]):
             "created_at",
             "ready_at",
             "retired_at",
+            "given_up_at",
         ]
         read_only_fields = fields
 

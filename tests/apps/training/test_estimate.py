@@ -89,7 +89,11 @@ def test_time_is_that_of_the_last_steps_tokens() -> None:
         ),
         (Room(device=24 * GIB, host=None, disk=None), {"tuning": "full"}, "tuning .lora., zero_stage, offload"),
         (Room(device=None, host=16 * GIB, disk=None), {}, "GiB of the host's memory, .* gradient_checkpointing"),
-        (Room(device=None, host=None, disk=GIB), {"tuning": "full"}, "of the disk, .* keep_checkpoints or n_steps"),
+        (
+            Room(device=None, host=None, disk=GIB),
+            {"tuning": "full"},
+            "of the disk, .* keep_versions or n_steps",
+        ),
     ],
 )
 def test_what_cannot_fit_is_told_with_what_to_change(room: Room, chosen: dict[str, Any], words: str) -> None:

@@ -20,6 +20,6 @@ def test_the_error_of_full_memory_is_known_by_its_words() -> None:
 
 
 def test_the_error_of_a_full_disk_under_an_adapter_is_known_by_its_words() -> None:
-    with pytest.raises(Exception, match="No space left") as caught:  # noqa: PT011  whatever safetensors raises
+    with pytest.raises(Exception, match="No space left") as caught:
         save_file({"weights": torch.zeros(2**16)}, Path("/dev/full"))
     assert describe_error(caught.value).startswith("The disk is full: make room")
