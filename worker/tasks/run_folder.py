@@ -34,16 +34,19 @@ class RunFolder:
 
     def prepare(self, job: TrainJob, *, keep_batches: Collection[int]) -> None:
         """Write the job, and sweep away what an earlier attempt left: a wish to stop, beats, batches given back."""
-        inbox = self.path / "inbox"
-        inbox.mkdir(parents=True, exist_ok=True)
+        (self.path / STOP_FILE).parent.mkdir(parents=True, exist_ok=True)
         (self.path / STOP_FILE).unlink(missing_ok=True)
         for path in (self.path / BEATS_DIR).glob("rank-*"):
             path.unlink()
-        kept = {(self.path / batch_file(step)).name for step in keep_batches}
-        for path in inbox.glob("batch-*.json"):
-            if path.name not in kept:
-                path.unlink()
+        self.keep_batches(keep_batches)
         write_atomic(self.path / JOB_FILE, encode(job))
+
+    def keep_batches(self, steps: Collection[int]) -> None:
+        """Remove the batches of all other steps: no trainer will ask for them again."""
+        kept = {self.path / batch_file(step) for step in steps}
+        for path in (self.path / STOP_FILE).parent.glob("batch-*.json"):
+            if path not in kept:
+                path.unlink()
 
     def has_batch(self, step: int) -> bool:
         """Say whether the trainer was given this step's batch."""
@@ -96,6 +99,11 @@ class RunFolder:
             return ""
         content = self.log_path.read_bytes()[since:]
         return content[-TAIL_BYTES:].decode(errors="replace").strip()
+
+
+def list_repeatable(steps_done: int, *, keep_checkpoints: int) -> range:
+    """Return the finished steps that a trainer may have to repeat, its newest checkpoints being damaged."""
+    return range(max(1, steps_done - keep_checkpoints), steps_done + 1)
 
 
 class EventTail:

@@ -16,7 +16,7 @@ from apps.core.contracts.training import TrainerEvent
 from apps.training import attempts, leases
 from apps.training.models import Attempt, RunState
 from apps.training.recipes import RecipeConfig
-from worker.tasks.run_folder import EventTail, RunFolder
+from worker.tasks.run_folder import EventTail, RunFolder, list_repeatable
 from worker.tasks.shutdown import is_worker_stopping
 from worker.tasks.trainer_process import TrainerProcess
 
@@ -176,6 +176,8 @@ class Supervision:
             self._wait_for_data()
             return
         self._folder.write_batch(batch)
+        repeatable = list_repeatable(step - 1, keep_checkpoints=self._recipe.keep_checkpoints)
+        self._folder.keep_batches([*repeatable, step])
         self._given_at, self._waiting_since = time.monotonic(), None
         attempts.set_status(self._attempt, f"trains step {step} of {self._recipe.n_steps}")
 

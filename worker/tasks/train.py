@@ -15,7 +15,7 @@ from apps.training.recipes import read_recipe
 from apps.training.token_samples import sample_token_texts
 from worker.engine.launch import detect_device
 from worker.tasks.hardware import report_this_host
-from worker.tasks.run_folder import run_folder
+from worker.tasks.run_folder import list_repeatable, run_folder
 from worker.tasks.supervision import EventReader, Limits, Supervision
 from worker.tasks.trainer_process import TrainerProcess
 
@@ -52,7 +52,7 @@ def run_attempt(attempt: Attempt, *, limits: Limits | None = None) -> None:
         engine_dtype=settings.CLAW.engine_dtype,
         token_texts=sample_token_texts(run.policy),
     )
-    repeatable = range(max(1, run.steps_done - recipe.keep_checkpoints), run.steps_done + 1)
+    repeatable = list_repeatable(run.steps_done, keep_checkpoints=recipe.keep_checkpoints)
     folder.prepare(job, keep_batches=[*repeatable, *leases.list_leased_steps(run)])
     events = EventReader(attempt, folder.events())
     events.catch_up()

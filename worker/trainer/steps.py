@@ -41,7 +41,7 @@ class Part:
 
 @dataclass(frozen=True, kw_only=True)
 class OptimizerStep:
-    """What one optimizer step measured. `scale`: what the guard left of it; `sft_loss`: None if nothing was imitated."""
+    """What one optimizer step measured. `scale`: what the guard left of it; `sft_loss`: if anything was imitated."""
 
     sums: LossSums
     grad_norm: float

@@ -67,6 +67,16 @@ def test_a_run_is_trained_to_its_end(run: Run) -> None:
     assert_nothing_is_left(attempt)
 
 
+def test_batches_that_no_trainer_can_ask_for_again_do_not_fill_the_disk(
+    launch: LaunchRun, add_trajectory: AddTrajectory
+) -> None:
+    for reward in (1.0, 0.0) * 4:
+        add_trajectory(reward=reward)
+    run = launch(n_steps=4, keep_checkpoints=1)
+    train_run(run.id)
+    assert [has_batch(run, step) for step in (1, 2, 3, 4)] == [False, True, True, True]
+
+
 def test_a_second_message_changes_nothing(run: Run) -> None:
     train_run(run.id)
     train_run(run.id)
