@@ -17,12 +17,7 @@ from apps.trajectories.models import Trajectory
 
 def read_hint_facts(rows: Sequence[Trajectory]) -> dict[str, Facts]:
     """Return by trajectory id the words that stand for its steps."""
-    hints = list_hints([row.id for row in rows])
-    steps = {row.id: set(row.steps.values_list("id", flat=True)) for row in rows}
-    return {
-        row_id: Facts(hints={step_id: words for step_id, words in hints.items() if step_id in own})
-        for row_id, own in steps.items()
-    }
+    return {row_id: Facts(hints=dict(hints)) for row_id, hints in list_hints([row.id for row in rows]).items()}
 
 
 def collect_hinted(lent: Lent, *, recipe: RecipeConfig, baseline: BaselineState, line: Mapping[str, int]) -> Collected:

@@ -5,7 +5,7 @@ The teacher is the policy itself with the hint before its eyes. Reads labels; kn
 
 import json
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from django.db.models import Exists, OuterRef, Q
@@ -32,15 +32,15 @@ def _labels() -> LabelQuerySet:
     return words.exclude(text="")
 
 
-def list_hints(trajectory_ids: Sequence[str]) -> Mapping[str, list[str]]:
-    """Return the words that stand for each step, by its id: hints, comments, and what it was corrected to."""
-    found: dict[str, list[str]] = defaultdict(list)
+def list_hints(trajectory_ids: Sequence[str]) -> dict[str, dict[str, list[str]]]:
+    """Return by trajectory the words for each step, by its id: hints, comments, and what it was corrected to."""
+    found: dict[str, dict[str, list[str]]] = {row_id: defaultdict(list) for row_id in trajectory_ids}
     for label in _labels().filter(trajectory__in=trajectory_ids).order_by("id"):
-        found[label.step_id or ""].append(label.text)
+        found[label.trajectory_id][label.step_id or ""].append(label.text)
     for row in Preference.objects.corrections().filter(trajectory__in=trajectory_ids).order_by("id"):
         content = (row.chosen_message or {}).get("content")
         if content:
-            found[row.step_id or ""].append(f"A better answer would be: {content}")
+            found[row.trajectory_id][row.step_id or ""].append(f"A better answer would be: {content}")
     return found
 
 

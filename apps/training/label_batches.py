@@ -26,6 +26,7 @@ from apps.training.judging import (
     match_tries,
 )
 from apps.training.label_pool import LabelPool
+from apps.training.pool import lock_rows
 from apps.training.recipes import PAIRED, SFT, UNPAIRED, RecipeConfig
 from apps.trajectories.models import Step, Trajectory
 from apps.trajectories.trie import load_context, load_steps, load_tools
@@ -34,29 +35,27 @@ from apps.trajectories.trie import load_context, load_steps, load_tools
 def lend_labelled(pool: LabelPool) -> Lent | None:
     """Return what one step takes, its rows locked; None when too little is ready."""
     n_wanted = pool.recipe.trajectories_per_step
-    ready = pool.ready().select_for_update(of=("self",), skip_locked=True)
     if pool.recipe.algorithm in PAIRED:
-        return _lend_pairs(list(ready), recipe=pool.recipe)
-    rows = list(ready[:n_wanted])
+        return _lend_pairs(pool)
+    rows = list(pool.ready().select_for_update(of=("self",), skip_locked=True)[:n_wanted])
     return _lend(rows) if len(rows) == n_wanted else None
 
 
-def _lend_pairs(ready: Sequence[Trajectory], *, recipe: RecipeConfig) -> Lent | None:
+def _lend_pairs(pool: LabelPool) -> Lent | None:
     """Take comparisons until there are trajectories enough; the last one may make it one more."""
-    rows = {row.id: row for row in ready}
-    compared = _list_preferences(list(rows))
-    matched = _match(ready, recipe=recipe)
+    ready, n_wanted = list(pool.ready().only("group", "reward")), pool.recipe.trajectories_per_step
+    compared = _list_preferences([row.id for row in ready])
+    matched = _match(ready, recipe=pool.recipe)
     taken: dict[str, str] = {}  # by trajectory: the pair that it is in, or ""
     for row in ready:
-        if len(taken) >= recipe.trajectories_per_step:
+        if len(taken) >= n_wanted:
             break
         if row.id in matched:
             taken |= dict.fromkeys(matched[row.id], "/".join(matched[row.id]))
         elif row.id in compared:
             taken[row.id] = ""
-    if len(taken) < recipe.trajectories_per_step:
-        return None
-    return _lend([rows[row_id] for row_id in sorted(taken)], pairs=taken)
+    rows = lock_rows(pool.ready(), taken) if len(taken) >= n_wanted else []
+    return _lend(rows, pairs=taken) if rows else None
 
 
 def _list_preferences(trajectory_ids: Sequence[str]) -> Mapping[str, list[str]]:

@@ -29,7 +29,7 @@ from apps.training.label_batches import (
 )
 from apps.training.label_pool import LabelPool, count_uses
 from apps.training.models import Attempt, Batch, BatchState, BatchTrajectory, Metric, Run
-from apps.training.pool import READY, Pool, describe_counts, trace_line
+from apps.training.pool import READY, Pool, describe_counts, lock_rows, trace_line
 from apps.training.recipes import HINDSIGHT, RecipeConfig, read_recipe
 from apps.training.selection import Selection, read_selection
 from apps.trajectories.models import Trajectory
@@ -191,13 +191,13 @@ def pick_trajectories(pool: Pool, recipe: RecipeConfig) -> list[Trajectory]:
 
     With groups, whole ones only: any `group_size` ready tries at one prompt are a group.
     """
-    ready = pool.ready().select_for_update(of=("self",), skip_locked=True)
+    ready, n_wanted = pool.ready(), recipe.trajectories_per_step
     if not recipe.group_size:
-        picked = list(ready[: recipe.trajectories_per_step])
-        return picked if len(picked) == recipe.trajectories_per_step else []
-    groups = whole_groups(list(ready.exclude(group="")), group_size=recipe.group_size)
-    picked = [row for group in groups[: recipe.trajectories_per_step // recipe.group_size] for row in group]
-    return sorted(picked, key=lambda row: row.id) if len(picked) == recipe.trajectories_per_step else []
+        picked = list(ready.select_for_update(of=("self",), skip_locked=True)[:n_wanted])
+        return picked if len(picked) == n_wanted else []
+    groups = whole_groups(list(ready.exclude(group="").only("group")), group_size=recipe.group_size)
+    ids = [row.id for group in groups[: n_wanted // recipe.group_size] for row in group]
+    return lock_rows(ready, ids) if len(ids) == n_wanted else []
 
 
 def whole_groups(rows: Sequence[Trajectory], *, group_size: int) -> list[list[Trajectory]]:

@@ -1,6 +1,6 @@
 """Which trajectories a run may train on now, and why the others may not. Reads only; leasing is in `leases`."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from django.conf import settings
@@ -72,6 +72,15 @@ class Pool:
 
     def _fresh_steps(self) -> QuerySet[Step]:
         return trainable_steps().filter(trajectory=OuterRef("pk"), version__in=list(self.line))
+
+
+def lock_rows(ready: QuerySet[Trajectory], ids: Collection[str]) -> list[Trajectory]:
+    """Return those of the ready ones, locked, by id; [] when another transaction holds or has taken one.
+
+    What is chosen by looking at all that is ready is locked alone: a pool may be large.
+    """
+    rows = list(ready.filter(pk__in=ids).order_by("id").select_for_update(of=("self",), skip_locked=True))
+    return rows if len(rows) == len(ids) else []
 
 
 def trainable_steps() -> QuerySet[Step]:
