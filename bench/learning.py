@@ -10,27 +10,31 @@ correction; and estimators with one try at each prompt beside four. Prints table
 
 import argparse
 import json
+import os
 import random
 import statistics
 import tempfile
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass
+from functools import partial
+from itertools import islice
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from apps.core.contracts.labelled import Answer, Conversation, Judged
-from apps.core.contracts.training import LoraSettings, OptimizerSettings, Probe, TrainBatch, TrainJob, TrainSample
-from apps.training.estimators import BaselineState, Scored, compute_advantages
-from apps.training.judging import Tried, accept, compare_tries, judge, match_tries
+from apps.core.contracts.training import LoraSettings, OptimizerSettings, TrainJob
+from apps.training.estimators import BaselineState
 from apps.training.objectives import build_critic, build_loss
 from apps.training.recipes import RecipeConfig, read_recipe
-from bench.learning_task import Try, draw_puzzles, play, teach_badly
+from bench.learning_batches import build_batch
+from bench.learning_task import draw_puzzles, play, teach_badly
 from worker.trainer.algorithms import ALGORITHMS
 
 N_TRIES = 48
@@ -38,7 +42,6 @@ N_EVALUATED = 256
 GROUP = 4
 BOLDNESS = 4  # a model of 100,000 weights bears larger steps than those that recipes are made for
 LAGS = (0, 1, 2, 4, 8, 16)
-TOLD = Conversation(messages="[]", tools="[]", answer="{}")  # rendered already: hints here are tokens
 
 RECIPES: Mapping[str, Mapping[str, Any]] = {
     "ema": {},
@@ -132,27 +135,46 @@ def build_job(recipe: RecipeConfig, *, model_dir: Path, seed: int) -> TrainJob:
     )
 
 
-def learn(
-    recipe: RecipeConfig, *, model_dir: Path, seed: int, n_steps: int, lag: int = 0, group: int = 1
-) -> tuple[float, float]:
-    """Train for `n_steps`, each on tries of the weights `lag` steps before; return the mean reward before and after."""
+@dataclass(frozen=True, kw_only=True)
+class Lesson:
+    """A recipe under one condition: its answers are `lag` versions old, and each prompt is tried `group` times."""
+
+    name: str
+    settings: Mapping[str, Any]
+    lag: int = 0
+    group: int = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Learnt:
+    """Mean rewards before and after, and how long it took."""
+
+    before: float
+    after: float
+    seconds: float
+
+
+def learn(lesson: Lesson, *, model_dir: Path, seed: int, n_steps: int) -> Learnt:
+    """Train for `n_steps` on tries of the policy's own."""
+    began = time.monotonic()
     torch.manual_seed(seed)
     chance = random.Random(seed)
+    recipe = read_recipe(dict(lesson.settings))
     job = build_job(recipe, model_dir=model_dir, seed=seed)
     algorithm = ALGORITHMS[job.algorithm]
     policy = algorithm.load(job)
     engine = OneProcess(policy, learning_rate=job.optimizer.learning_rate)
     before = evaluate(policy, seed=seed)
-    weights: deque[Any] = deque(maxlen=lag + 1)
+    weights: deque[Any] = deque(maxlen=lesson.lag + 1)
     state = BaselineState()
     for step in range(1, n_steps + 1):
         weights.append(adapter_of(policy))
         with spoken_by(policy, weights[0]):
-            tries = play(policy.model, draw_puzzles(N_TRIES // group, chance=chance) * group)
+            tries = play(policy.model, draw_puzzles(N_TRIES // lesson.group, chance=chance) * lesson.group)
         batch, state = build_batch(step, tries, recipe=recipe, state=state)
         if batch.samples or batch.judged:
             algorithm.train(engine, batch, job=job, ranks=engine)
-    return before, evaluate(policy, seed=seed)
+    return Learnt(before=before, after=evaluate(policy, seed=seed), seconds=time.monotonic() - began)
 
 
 def adapter_of(policy: Any) -> dict[str, Tensor]:
@@ -180,134 +202,77 @@ def evaluate(policy: Any, *, seed: int) -> float:
     return statistics.fmean(each.reward for each in tries)
 
 
-def build_batch(
-    step: int, tries: Sequence[Try], *, recipe: RecipeConfig, state: BaselineState
-) -> tuple[TrainBatch, BaselineState]:
-    """Return what the web side would send of these tries."""
-    samples: list[TrainSample] = []
-    if recipe.algorithm == "policy_gradient":
-        advantages, state = _assign(tries, recipe=recipe, state=state)
-        every = [to_sample(number, each, advantages[str(number)]) for number, each in enumerate(tries)]
-        if recipe.estimator == "gae":
-            every = [replace(sample, reward=each.reward) for sample, each in zip(every, tries, strict=True)]
-        samples = [sample for sample in every if sample.advantage or sample.reward is not None]
-    elif recipe.algorithm == "hindsight":
-        samples = [
-            replace(to_sample(number, each, 0.0), hint=TOLD, hinted_ids=each.puzzle.hinted_ids)
-            for number, each in enumerate(tries)
-        ]
-    judged = tuple(_judge(tries, recipe=recipe))
-    return TrainBatch(step=step, samples=tuple(samples), judged=judged, probe=Probe(token_ids=())), state
+Lessons = Mapping[str, Sequence[Lesson]]
 
 
-def _assign(
-    tries: Sequence[Try], *, recipe: RecipeConfig, state: BaselineState
-) -> tuple[Mapping[str, float], BaselineState]:
-    if recipe.estimator == "gae":
-        return {str(n): 0.0 for n in range(len(tries))}, state
-    scored = [
-        Scored(trajectory_id=str(n), reward=each.reward, group=str(each.puzzle.digits), n_tokens=len(each.answer_ids))
-        for n, each in enumerate(tries)
-    ]
-    return compute_advantages(scored, recipe=recipe, baseline=state)
+def list_lessons() -> Lessons:
+    """Return the lessons of each table, in its order."""
+    own = [Lesson(name=name, settings=each, group=GROUP if is_grouped(each) else 1) for name, each in RECIPES.items()]
+    stale = [Lesson(name=name, settings=each, lag=lag) for lag in LAGS for name, each in STALE.items()]
+    alone = [Lesson(name=name, settings=each, group=group) for group in (1, GROUP) for name, each in ALONE.items()]
+    return {"recipes": own, "staleness": stale, "singletons": alone}
 
 
-def to_sample(number: int, one: Try, advantage: float) -> TrainSample:
-    """Return the try as the trainer is told it."""
-    return TrainSample(
-        step_id=str(number),
-        trajectory_id=str(number),
-        prompt_ids=one.puzzle.prompt_ids,
-        completion_ids=one.answer_ids,
-        logprobs=one.logprobs,
-        advantage=advantage,
-        temperature=1.0,
-    )
+def summarise(lesson: Lesson, found: Sequence[Learnt]) -> dict[str, Any]:
+    """Return what the seeds come to, as data."""
+    return {
+        "name": lesson.name,
+        "lag": lesson.lag,
+        "group": lesson.group,
+        "before": statistics.fmean(each.before for each in found),
+        "after": statistics.fmean(each.after for each in found),
+        "worst": min(each.after for each in found),
+        "best": max(each.after for each in found),
+        "seconds": statistics.fmean(each.seconds for each in found),
+    }
 
 
-def _judge(tries: Sequence[Try], *, recipe: RecipeConfig) -> list[Judged]:
-    tried = [
-        Tried(
-            trajectory_id=str(n),
-            reward=each.reward,
-            answers=(Answer(answer_id=str(n), prompt_ids=each.puzzle.prompt_ids, completion_ids=each.answer_ids),),
-        )
-        for n, each in enumerate(tries)
-    ]
-    if recipe.algorithm == "sft":
-        return [each for one in tried for each in accept(one, above=recipe.own("good_above"))]
-    if recipe.algorithm == "unpaired":
-        return [each for one in tried for each in judge(one, above=recipe.own("good_above"))]
-    if recipe.algorithm != "preference":
-        return []
-    groups: dict[Any, dict[str, float]] = {}
-    for n, each in enumerate(tries):
-        groups.setdefault(each.puzzle.digits, {})[str(n)] = each.reward
-    pairs = [pair for rewards in groups.values() for pair in match_tries(rewards, min_gap=recipe.own("min_gap"))]
-    return [
-        each
-        for better, worse in pairs
-        for each in compare_tries(tried[int(better)], tried[int(worse)], pair=f"{better}/{worse}")
-    ]
+def print_rows(title: str, rows: Iterator[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Print a row for each lesson, as it comes in, and return all."""
+    print(f"\n{title:24}{'tries':>6}{'before':>9}{'after':>9}{'worst':>9}{'best':>9}{'s/seed':>9}", flush=True)
+    done = []
+    for row in rows:
+        numbers = "".join(f"{row[name]:9.3f}" for name in ("before", "after", "worst", "best"))
+        print(f"{row['name']:24}{row['group']:6}{numbers}{row['seconds']:9.1f}", flush=True)
+        done.append(row)
+    return done
 
 
-def measure(title: str, settings: Mapping[str, Any], *, seeds: int, **options: Any) -> dict[str, Any]:
-    """Learn over the seeds; print a line and return it as data."""
-    recipe, began = read_recipe(dict(settings)), time.monotonic()
-    found = [learn(recipe, seed=seed, **options) for seed in range(seeds)]
-    before, after = (statistics.fmean(each[side] for each in found) for side in (0, 1))
-    worst, best = min(each[1] for each in found), max(each[1] for each in found)
-    seconds = (time.monotonic() - began) / seeds
-    print(f"{title:28} {before:6.3f} {after:6.3f}   {worst:.3f} to {best:.3f}   {seconds:5.1f}")
-    return {"name": title, "before": before, "after": after, "worst": worst, "best": best, "seconds": seconds}
+def print_grid(rows: Iterator[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Print what is reached as a grid, ages down and corrections across, and return all."""
+    print("\n" + f"{'versions old':24}" + "".join(f"{name:>15}" for name in STALE), flush=True)
+    done = []
+    for lag in LAGS:
+        row = list(islice(rows, len(STALE)))
+        print(f"{lag:<24}" + "".join(f"{each['after']:15.3f}" for each in row), flush=True)
+        done += row
+    return done
 
 
-def print_titles(words: str) -> None:
-    """Print what the columns are."""
-    print(f"\n{words:28} before  after   over the seeds   s/seed")
+PRINTS: Mapping[str, Callable[[Iterator[dict[str, Any]]], list[dict[str, Any]]]] = {
+    "recipes": partial(print_rows, "recipe"),
+    "staleness": print_grid,
+    "singletons": partial(print_rows, "tries at a prompt"),
+}
 
 
 def run(options: argparse.Namespace, *, model_dir: Path) -> dict[str, Any]:
-    """Print the tables and return them."""
-    shared = {"model_dir": model_dir, "n_steps": options.steps}
-    seeds = {"staleness": options.sweep_seeds}
-    tables: dict[str, Callable[..., list[dict[str, Any]]]] = {
-        "recipes": measure_recipes,
-        "staleness": sweep_staleness,
-        "singletons": compare_singletons,
-    }
-    return {
-        name: table(seeds=seeds.get(name, options.seeds), **shared)
-        for name, table in tables.items()
-        if name in (options.only or tables)
-    }
-
-
-def measure_recipes(**shared: Any) -> list[dict[str, Any]]:
-    """Each recipe on its own answers."""
-    print_titles("recipe")
-    return [
-        measure(name, settings, group=GROUP if is_grouped(settings) else 1, **shared)
-        for name, settings in RECIPES.items()
-    ]
-
-
-def sweep_staleness(**shared: Any) -> list[dict[str, Any]]:
-    """Answers that are K versions old, under each correction."""
-    print_titles("answers K versions old")
-    return [
-        measure(f"K {lag:2}  {name}", settings, lag=lag, **shared) for lag in LAGS for name, settings in STALE.items()
-    ]
-
-
-def compare_singletons(**shared: Any) -> list[dict[str, Any]]:
-    """One try at each prompt beside several."""
-    print_titles("tries at a prompt")
-    return [
-        measure(f"{group} {'try' if group == 1 else 'tries'}  {name}", settings, group=group, **shared)
-        for group in (1, GROUP)
-        for name, settings in ALONE.items()
-    ]
+    """Print the tables and return them. Lessons of all tables are learnt side by side, one to a core."""
+    lessons = {name: own for name, own in list_lessons().items() if name in (options.only or PRINTS)}
+    n_seeds = {name: options.sweep_seeds if name == "staleness" else options.seeds for name in lessons}
+    teach = partial(learn, model_dir=model_dir, n_steps=options.steps)
+    with ProcessPoolExecutor(options.jobs, get_context("spawn"), torch.set_num_threads, (1,)) as pool:
+        begun = {
+            name: [[pool.submit(teach, each, seed=seed) for seed in range(n_seeds[name])] for each in own]
+            for name, own in lessons.items()
+        }
+        return {
+            name: PRINTS[name](
+                summarise(lesson, [one.result() for one in found])
+                for lesson, found in zip(own, begun[name], strict=True)
+            )
+            for name, own in lessons.items()
+        }
 
 
 def is_grouped(settings: Mapping[str, Any]) -> bool:
@@ -321,15 +286,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Measure what each recipe learns on a small real task.")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--sweep-seeds", type=int, default=1, help="seeds of each cell of the sweep over staleness")
-    parser.add_argument("--only", nargs="*", choices=["recipes", "staleness", "singletons"], help="which tables")
+    parser.add_argument("--only", nargs="*", choices=[*PRINTS], help="which tables")
+    parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)), help="lessons at a time")
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--taught", type=int, default=80, help="batches that the model has seen before")
     options = parser.parse_args()
-    torch.set_num_threads(1)  # the model is too small to share out
+    torch.set_num_threads(1)  # the model is too small to share out, here and in the processes that learn
+    began = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
         teach_badly(Path(folder), n_steps=options.taught)
         result = run(options, model_dir=Path(folder))
-    print(f"BENCH_LEARNING {json.dumps(vars(options) | result)}")
+    result["seconds"] = round(time.monotonic() - began)
+    print(f"\nBENCH_LEARNING {json.dumps(vars(options) | result)}")
 
 
 if __name__ == "__main__":

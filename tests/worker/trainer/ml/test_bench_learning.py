@@ -6,7 +6,8 @@ import pytest
 
 from apps.training.estimators import BaselineState
 from apps.training.recipes import read_recipe
-from bench.learning import ALONE, RECIPES, STALE, build_batch, is_grouped
+from bench.learning import ALONE, RECIPES, STALE, is_grouped, list_lessons, print_grid, print_rows
+from bench.learning_batches import build_batch
 from bench.learning_task import END, Puzzle, Try, draw_puzzles
 
 
@@ -41,3 +42,16 @@ def test_every_recipe_has_something_to_learn_from(name: str) -> None:
 @pytest.mark.parametrize("settings", [*STALE.values(), *ALONE.values()])
 def test_the_sweeps_are_of_recipes_that_there_are(settings: dict[str, str]) -> None:
     assert read_recipe(dict(settings)).algorithm == "policy_gradient"
+
+
+def test_its_tables_can_be_read(capsys: pytest.CaptureFixture[str]) -> None:
+    lessons = list_lessons()
+    numbers = {"before": 0.25, "after": 0.5, "worst": 0.4, "best": 0.6, "seconds": 1.0}
+    rows = {name: [{"name": each.name, "group": each.group, **numbers} for each in lessons[name]] for name in lessons}
+    print_rows("recipe", iter(rows["recipes"]))
+    print_grid(iter(rows["staleness"]))
+    recipes, grid = capsys.readouterr().out.strip().split("\n\n")
+    assert recipes.splitlines()[0].split() == ["recipe", "tries", "before", "after", "worst", "best", "s/seed"]
+    assert recipes.splitlines()[1].split() == ["ema", "1", "0.250", "0.500", "0.400", "0.600", "1.0"]
+    assert grid.splitlines()[0].split() == ["versions", "old", *STALE]
+    assert grid.splitlines()[-1].split() == ["16", *["0.500"] * len(STALE)]
