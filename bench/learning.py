@@ -65,6 +65,7 @@ RECIPES: Mapping[str, Mapping[str, Any]] = {
     "apo_zero": {"algorithm": "unpaired", "loss": "apo_zero", "good_above": 0.7, "learning_rate": 5e-4},
     "bco": {"algorithm": "unpaired", "loss": "bco", "good_above": 0.7, "learning_rate": 5e-4},
     "hindsight": {"algorithm": "hindsight", "reward_weight": 0.0},
+    "hindsight_top": {"algorithm": "hindsight", "reward_weight": 0.0, "top_tokens": 4},
 }
 STALE: Mapping[str, Mapping[str, Any]] = {
     "none": {},

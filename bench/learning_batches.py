@@ -1,6 +1,6 @@
 """From tries at puzzles to what the web side would send of them: its own advantages, verdicts and pairs.
 
-Knows no torch and no trainer.
+Knows nothing of models or of the trainer.
 """
 
 from collections.abc import Mapping, Sequence

@@ -21,6 +21,7 @@ SELECTED = (
 )
 LABELS = {
     "recipe.hint_weight": "Weight of hints",
+    "recipe.top_tokens": "Likeliest tokens compared",
     "recipe.sft_weight": "Weight of corrections",
     "recipe.reward_weight": "Weight of rewards",
     "recipe.gae_lambda": "GAE's lambda",

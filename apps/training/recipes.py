@@ -53,6 +53,7 @@ OWN_SETTINGS: Mapping[str, Mapping[str, Mapping[str, Default]]] = {
             "correction": "none",
             "kl": "none",
             "hint_weight": 1.0,
+            "top_tokens": None,
             "reward_weight": 1.0,
             "max_staleness": 4,
             "learning_rate": 1e-4,
@@ -197,6 +198,13 @@ class RecipeConfig(ResourceConfig):
     )
     hint_weight: float | None = Field(
         default=None, gt=0, le=100, description="With hindsight: what a nat that the hint makes likelier weighs."
+    )
+    top_tokens: int | None = Field(
+        default=None,
+        ge=1,
+        le=256,
+        description="With hindsight: at each place compare so many of the tokens that the hint makes likeliest, and "
+        "all the rest as one, instead of the sampled one alone: less chance in the gradient.",
     )
     reward_weight: float | None = Field(
         default=None, ge=0, le=100, description="With hindsight: what the reward, if there is one, weighs beside it."

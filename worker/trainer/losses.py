@@ -98,6 +98,7 @@ def _add_up(tokens: PolicyTokens, total: Tensor, *, corrections: Tensor, is_clip
         entropy=tokens.entropies.double().sum(),
         logprob_diff=log_ratio.abs().sum(),
         value_loss=torch.zeros_like(ratio.sum()),
+        teacher_kl=torch.zeros_like(ratio.sum()),
     )
 
 

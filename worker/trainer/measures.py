@@ -11,8 +11,8 @@ from torch import Tensor
 class LossSums:
     """Totals over tokens (scalars, float64, without gradient); see `summarise` for what they become.
 
-    `loss` and `value_loss` are the weighted sums that were made small, not sums over tokens. `ratio` is that to the
-    policy that sampled.
+    `loss`, `value_loss` and `teacher_kl` are the weighted sums that were made small, not sums over tokens. `ratio` is
+    that to the policy that sampled.
     """
 
     n_tokens: Tensor
@@ -27,6 +27,7 @@ class LossSums:
     entropy: Tensor
     logprob_diff: Tensor
     value_loss: Tensor
+    teacher_kl: Tensor
 
 
 LARGEST = "ratio_max"  # the others are added up

@@ -43,11 +43,22 @@ class Policy(nn.Module):  # type: ignore[misc]  # torch is Any to the type check
         Exact: what sequences of the trie share is computed once, its gradients are the sums over all of them, and the
         result is that of each sequence alone. Only nodes with a target pass through the output layer.
         """
+        return token_logprobs(self._compute_logits(trie, targets), targets)
+
+    def rank_tokens(self, *, trie: Trie, targets: Targets, n_tokens: int) -> tuple[Tensor, Tensor]:
+        """Return the likeliest tokens where each target was sampled, and their log-probs at its temperature; (N, K)."""
+        logits = self._compute_logits(trie, targets).float() / targets.temperatures[:, None]
+        logprobs, token_ids = logits.log_softmax(-1).topk(n_tokens)
+        return token_ids[targets.rows], logprobs[targets.rows]
+
+    def _compute_logits(self, trie: Trie, targets: Targets) -> Tensor:
+        """Return the output of the nodes that have a target, (R, V)."""
         with self._autocast(trie.token_ids.device.type), self._output_only_at(targets.nodes):
             answer = self.model(
                 input_ids=trie.token_ids[None], position_ids=trie.depths[None], trie=lay_out(trie), use_cache=False
             )
-        return token_logprobs(answer.logits, targets)
+        logits: Tensor = answer.logits
+        return logits
 
     def without_adapter(self) -> AbstractContextManager[Any]:
         """Within it this is the base model, the reference that a KL term holds on to.

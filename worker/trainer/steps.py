@@ -18,6 +18,7 @@ from worker.trainer.aggregation import weigh_samples
 from worker.trainer.batches import split_minibatches
 from worker.trainer.corrections import needs_proximal
 from worker.trainer.critic import Expected, Turns, assess_turns, gather_turns, value_loss
+from worker.trainer.distillation import Teacher, ask_also, ask_teacher, coarse_divergence, measure_hints
 from worker.trainer.errors import TrainerError
 from worker.trainer.imitation import backward_weighted, build_parts, list_answers
 from worker.trainer.losses import PolicyTokens, policy_loss
@@ -37,6 +38,7 @@ class Part:
     advantages: Tensor
     reference: Tensor | None
     turns: Turns | None = None
+    teacher: Teacher | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,6 +76,7 @@ def train_step(engine: Any, batch: TrainBatch, *, job: TrainJob, ranks: Ranks) -
         **summarise(sums, n_optimizer_steps=len(done)),
         **({"value_loss": float(sums.value_loss) / len(done)} if job.critic is not None else {}),
         **({"sft_loss": fmean(sft_losses)} if sft_losses else {}),
+        **({"teacher_kl": float(sums.teacher_kl) / len(done)} if job.loss.top_tokens else {}),
         "grad_norm": sum(each.grad_norm for each in done) / len(done),
         "step_scale": sum(each.scale for each in done) / len(done),
         "mean_logprob_diff": float(done[0].sums.logprob_diff / done[0].sums.n_tokens),
@@ -101,12 +104,9 @@ def prepare_minibatch(
     for group in groups:
         micro = (build_micro_batch(group, weights=weights) if group else build_filler()).to(ranks.device)
         part = _look_ahead(engine, micro, loss=job.loss)
-        turns = gather_turns(micro, group, expected, n_turns=len(samples)) if expected is not None else None
-        advantages = part.advantages
-        if job.loss.hint_weight:
-            gaps = measure_hints(engine, group, micro, device=ranks.device)
-            advantages = advantages + job.loss.hint_weight * gaps
-        parts.append(replace(part, advantages=advantages, turns=turns))
+        if expected is not None:
+            part = replace(part, turns=gather_turns(micro, group, expected, n_turns=len(samples)))
+        parts.append(_take_hints(engine, part, group, loss=job.loss) if job.loss.hint_weight else part)
     return parts
 
 
@@ -124,23 +124,15 @@ def _look_ahead(engine: Any, micro: MicroBatch, *, loss: LossSettings) -> Part:
     return Part(micro=micro, proximal=proximal, advantages=advantages, reference=reference)
 
 
-def measure_hints(engine: Any, group: Sequence[TrainSample], micro: MicroBatch, *, device: torch.device) -> Tensor:
-    """Return l_T - l_pi of each token (N,), 0 where its sample has no hint, by the weights at the start of the step.
-
-    T is the same policy with the hint before its eyes: hindsight distillation (OpenClaw-RL, arXiv 2603.10165), whose
-    gradient is that of the reverse divergence from T on the policy's own samples.
-    """
-    hinted = [replace(sample, prompt_ids=sample.hinted_ids) for sample in group if sample.hint is not None]
-    weights = dict.fromkeys((sample.step_id for sample in hinted), 0.0)
-    teacher = (build_micro_batch(hinted, weights=weights) if hinted else build_filler()).to(device)
-    with torch.no_grad():
-        told, _ = forward(engine, teacher)
-        said, _ = forward(engine, micro)
-    has_hint = torch.tensor([sample.hint is not None for sample in group], dtype=torch.bool, device=device)
-    is_hinted = has_hint[micro.samples] if group else torch.zeros_like(said, dtype=torch.bool)
-    gaps = torch.zeros_like(said)
-    gaps[is_hinted] = told - said[is_hinted]
-    return gaps
+def _take_hints(engine: Any, part: Part, group: Sequence[TrainSample], *, loss: LossSettings) -> Part:
+    if loss.top_tokens:
+        return replace(part, teacher=ask_teacher(engine, group, part.micro, n_tokens=loss.top_tokens))
+    said = part.proximal
+    if not needs_proximal(loss):
+        with torch.no_grad():
+            said, _ = forward(engine, part.micro)
+    gaps = measure_hints(engine, group, part.micro, said=said)
+    return replace(part, advantages=part.advantages + loss.hint_weight * gaps)
 
 
 def charge_divergence(micro: MicroBatch, reference: Tensor, *, coefficient: float) -> Tensor:
@@ -182,16 +174,18 @@ def _imitate(engine: Any, answers: Sequence[TrainSample], *, job: TrainJob, rank
 
 
 def _backward(engine: Any, part: Part, *, job: TrainJob, n_ranks: int) -> LossSums:
-    logprobs, entropies, *values = engine(trie=part.micro.trie, targets=part.micro.targets)
+    targets = part.micro.targets if part.teacher is None else ask_also(part.micro.targets, part.teacher)
+    logprobs, entropies, *values = engine(trie=part.micro.trie, targets=targets)
+    n_tokens = len(part.micro.samples)
     result = policy_loss(
         PolicyTokens(
-            logprobs=logprobs,
+            logprobs=logprobs[:n_tokens],
             behaviour=part.micro.behaviour_logprobs,
             proximal=part.proximal,
             advantages=part.advantages,
             weights=part.micro.weights,
             samples=part.micro.samples,
-            entropies=entropies,
+            entropies=entropies[:n_tokens],
             reference=part.reference,
         ),
         job.loss,
@@ -201,6 +195,12 @@ def _backward(engine: Any, part: Part, *, job: TrainJob, n_ranks: int) -> LossSu
         own = value_loss(values[0][part.turns.firsts], part.turns, clip=job.critic.value_clip).sum() / part.turns.n_all
         loss = loss + job.critic.value_coefficient * own
         sums = replace(sums, value_loss=own.detach().double())
+    if part.teacher is not None:
+        told = part.teacher
+        divergences = coarse_divergence(logprobs[n_tokens:].view_as(told.logprobs), told.logprobs)
+        own = (part.micro.weights[told.places] * divergences).sum()
+        loss = loss + job.loss.hint_weight * own
+        sums = replace(sums, teacher_kl=own.detach().double())
     engine.backward(loss * n_ranks)  # DeepSpeed averages gradients over the ranks; the loss is their sum
     return sums
 

@@ -80,6 +80,8 @@ class LossSettings:
     beta: float = 0.1
     label_noise: float = 0.0
     hint_weight: float = 0.0
+    top_tokens: int = 0
+    """How many of the likeliest tokens the teacher with the hint is asked for; 0: only what it says of the sampled."""
     sft_weight: float = 0.0
     """What imitating the batch's `judged` weighs beside the policy gradient."""
     good_weight: float = 1.0
@@ -232,6 +234,8 @@ class TrainerEvent:
     weight); reference_kl (k3 estimate of the divergence from the base model; 0 where no recipe asks for it); ess
     (effective sample size as a fraction, 0..1); step_scale (what the ESS guard left of the optimizer steps, mean);
     entropy (nats, at the sampling temperature); grad_norm (before clipping, mean over the optimizer steps);
+    value_loss, sft_loss, teacher_kl (weighted means, where a recipe has them: of a critic, of what is imitated, of the
+    coarse divergence from a teacher);
     mean_logprob_diff (mean absolute gap between trainer and engine on the first minibatch, before any update); tokens
     (prompt and completion of every sample, though what they share is computed once); tokens_per_s; seconds;
     learning_rate; samples.

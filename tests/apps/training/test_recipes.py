@@ -84,6 +84,7 @@ OFF = {
     "overlong_window": 10,
     "min_ess": 0.5,
     "sft_weight": 0.1,
+    "top_tokens": 8,
 }  # values for what is off unless chosen
 
 

@@ -9,22 +9,22 @@ import torch
 
 from apps.core.contracts.labelled import Conversation
 from apps.core.contracts.training import LossSettings, Probe, TrainBatch
-from tests.worker.trainer.ml.engines import PlainEngine
+from tests.worker.trainer.ml.engines import PlainEngine, no_grad
 from tests.worker.trainer.ml.policy_tokens import make_tokens
 from tests.worker.trainer.samples import even_weights, make_batch, make_job, make_sample, make_samples
 from worker.engine.models.tiny import train_tokenizer
 from worker.trainer.batches import check_batch
+from worker.trainer.distillation import measure_hints
 from worker.trainer.errors import BatchError
 from worker.trainer.losses import policy_loss
 from worker.trainer.micro_batches import build_micro_batch
 from worker.trainer.model import Policy
 from worker.trainer.ranks import Ranks
 from worker.trainer.rendering import Renderer
-from worker.trainer.steps import measure_hints, prepare_minibatch
+from worker.trainer.steps import prepare_minibatch
 from worker.trainer.updates import forward
 
 HINT = Conversation(messages="[]", tools="[]", answer="{}")
-CPU = torch.device("cpu")
 
 
 def test_the_gap_is_that_between_both_prompts_and_nothing_without_a_hint(policy: Policy) -> None:
@@ -39,12 +39,12 @@ def test_the_gap_is_that_between_both_prompts_and_nothing_without_a_hint(policy:
     told = logprobs_of(dataclasses.replace(hinted, prompt_ids=hinted.hinted_ids))
     expected = torch.cat([torch.zeros(len(plain.completion_ids)), told - logprobs_of(hinted)])
     micro = build_micro_batch([plain, hinted], weights=even_weights([plain, hinted]))
-    gaps = measure_hints(engine, [plain, hinted], micro, device=CPU)
+    said, _ = no_grad(lambda: forward(engine, micro))
+    gaps = measure_hints(engine, [plain, hinted], micro, said=said)
     assert (gaps - expected).abs().max() < 1e-5
     assert gaps.abs().max() > 0
-    assert not measure_hints(
-        engine, [plain], build_micro_batch([plain], weights=even_weights([plain])), device=CPU
-    ).any()
+    alone = build_micro_batch([plain], weights=even_weights([plain]))
+    assert not measure_hints(engine, [plain], alone, said=said[: len(plain.completion_ids)]).any()
 
 
 def test_a_hint_adds_to_the_reward_token_by_token(policy: Policy, model_dir: Path, tmp_path: Path) -> None:
