@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Any
 
 from apps.core.contracts.training import LoraSettings, LossSettings, OptimizerSettings, TrainJob, TrainSample
 from bench.trainer_batches import BATCHES, VOCABULARY
+from worker.trainer.build_locks import BUILD_FOLDER, find_build_folder
 
 if TYPE_CHECKING:
     from bench.trainer_contenders import Contender
@@ -82,6 +83,7 @@ def prepare_environment() -> None:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     os.environ |= {"DS_ACCELERATOR": "cpu", "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
+    os.environ[BUILD_FOLDER] = str(find_build_folder(os.environ))
     os.environ |= {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1"}
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     os.environ |= {"OMP_NUM_THREADS": str(len(os.sched_getaffinity(0))), "OMP_WAIT_POLICY": "PASSIVE"}

@@ -1,22 +1,31 @@
-"""Removes what a killed build of an operator leaves behind. Knows torch's lock files; does not know what is built.
+"""Where torch builds operators, and what a killed build leaves behind. Knows its lock files, not what is built.
 
 torch lets one process build and the others wait until its lock file is gone. A builder that is killed cannot remove it,
 and then every later run would wait without end and without a word.
 """
 
+import hashlib
 import os
+import sys
 import time
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
 PROCESSES = Path("/proc")
+BUILD_FOLDER = "TORCH_EXTENSIONS_DIR"  # torch's own variable
 DEFAULT_FOLDER = "~/.cache/torch_extensions"
 LOOK_AGAIN_S = 0.5  # a builder that is done closes its lock a moment before it removes it
 
 
-def find_build_folder(environment: dict[str, str]) -> Path:
-    """Return where torch builds, as it finds it itself."""
-    return Path(environment.get("TORCH_EXTENSIONS_DIR") or DEFAULT_FOLDER).expanduser()
+def find_build_folder(environment: Mapping[str, str]) -> Path:
+    """Return where torch is told to build or else a folder that no other installation has.
+
+    A build names its installation's paths: two that shared a folder would build anew whenever they take turns.
+    """
+    if told := environment.get(BUILD_FOLDER):
+        return Path(told).expanduser()
+    return Path(DEFAULT_FOLDER).expanduser() / hashlib.sha256(sys.prefix.encode()).hexdigest()[:12]
 
 
 def remove_dead_locks(folder: Path) -> None:

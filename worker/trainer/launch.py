@@ -16,7 +16,7 @@ from pathlib import Path
 
 from apps.core.contracts.codec import ContractError, decode
 from apps.core.contracts.training import EVENTS_FILE, JOB_FILE, LOG_FILE, TrainJob
-from worker.trainer.build_locks import find_build_folder, remove_dead_locks
+from worker.trainer.build_locks import BUILD_FOLDER, find_build_folder, remove_dead_locks
 from worker.trainer.errors import TrainerError
 from worker.trainer.events import EventLog, make_event, read_events
 from worker.trainer.failures import (
@@ -64,7 +64,7 @@ def main(argv: list[str]) -> int:
     mark = options.run_dir / SIGNAL_MARK
     mark.unlink(missing_ok=True)  # of an attempt that was killed while it stopped
     forget_last_words(options.run_dir)
-    remove_dead_locks(find_build_folder(environment))
+    remove_dead_locks(Path(environment[BUILD_FOLDER]))
     kills_before = count_kernel_kills() or 0
     attempt = Attempt(launcher_argv, environment)
     code = attempt.wait(mark=mark)
@@ -118,6 +118,7 @@ def build_environment(job: TrainJob, *, n_processes: int) -> dict[str, str]:
     """Return the environment of the ranks: this one, the accelerator named, the cores shared out."""
     environment = dict(os.environ)
     environment |= {"DS_ACCELERATOR": job.device, "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
+    environment[BUILD_FOLDER] = str(find_build_folder(environment))
     # DeepSpeed compiles an operator at its first use and calls `ninja`, which pip puts beside the interpreter.
     environment["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{environment.get('PATH', os.defpath)}"
     if job.device == "cpu":

@@ -39,6 +39,11 @@ def test_nothing_was_ever_built(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_it_looks_where_torch_builds(tmp_path: Path) -> None:
+def test_each_installation_builds_in_a_folder_of_its_own_unless_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert find_build_folder({"TORCH_EXTENSIONS_DIR": str(tmp_path)}) == tmp_path
-    assert find_build_folder({}) == Path.home() / ".cache" / "torch_extensions"
+    ours = find_build_folder({})
+    assert ours.parent == Path.home() / ".cache" / "torch_extensions"
+    monkeypatch.setattr(sys, "prefix", "/elsewhere")
+    assert find_build_folder({}) != ours
