@@ -19,8 +19,9 @@ from pydantic_core import PydanticUndefined
 
 from apps.console.run_form_words import BASIC, CHOICES, HINTS, LABELS, SELECTED, UNITS
 from apps.console.settings_of import bounds_of, kinds_of
+from apps.training.choices import LOSSES, OWN_SETTINGS, OWNED, default_settings
 from apps.training.models import Run
-from apps.training.recipes import LOSSES, OWN_SETTINGS, OWNED, RecipeConfig, default_settings
+from apps.training.recipes import RecipeConfig
 from apps.training.resources import ADAPTER, LORA_RANKS
 from apps.training.selection import Selection
 

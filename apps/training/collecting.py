@@ -11,13 +11,14 @@ from apps.core.contracts.labelled import Judged
 from apps.core.contracts.training import Probe, TrainSample
 from apps.feedback.rewards import score_labels
 from apps.training.batching import DiscardReason, StepFacts, discard_reason
+from apps.training.choices import CRITIC, HINDSIGHT
 from apps.training.estimators import (
     BaselineState,
     Scored,
     compute_advantages,
     compute_turn_advantages,
 )
-from apps.training.recipes import CRITIC, HINDSIGHT, RecipeConfig
+from apps.training.recipes import RecipeConfig
 from apps.training.returns import add_final, discount_returns, undo_discount
 from apps.trajectories.models import ExchangeStatus, SideCall, Step, Trajectory
 from apps.trajectories.trie import StepView, load_steps

@@ -13,6 +13,7 @@ from apps.feedback.preferences.models import Preference, PreferenceKind
 from apps.feedback.preferences.sides import answer_of
 from apps.registry.models import Policy, Version
 from apps.training.batching import DiscardReason, label_discard_reason
+from apps.training.choices import PAIRED, SFT, UNPAIRED
 from apps.training.collecting import Collected, Facts, Lent, name_discards, read_step_rewards, state_facts
 from apps.training.estimators import BaselineState
 from apps.training.judging import (
@@ -27,7 +28,7 @@ from apps.training.judging import (
 )
 from apps.training.label_pool import LabelPool
 from apps.training.pool import lock_rows
-from apps.training.recipes import PAIRED, SFT, UNPAIRED, RecipeConfig
+from apps.training.recipes import RecipeConfig
 from apps.trajectories.models import Step, Trajectory
 from apps.trajectories.trie import load_context, load_steps, load_tools
 

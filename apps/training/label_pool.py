@@ -11,9 +11,10 @@ from django.db.models.functions import Coalesce
 
 from apps.feedback.preferences.models import Preference, PreferenceQuerySet
 from apps.registry.models import Policy
+from apps.training.choices import PAIRED, SFT
 from apps.training.models import BatchTrajectory, Run
 from apps.training.pool import READY
-from apps.training.recipes import PAIRED, SFT, RecipeConfig
+from apps.training.recipes import RecipeConfig
 from apps.training.selection import Selection
 from apps.trajectories.models import Step, Trajectory
 

@@ -4,8 +4,7 @@ The ledger (`BatchTrajectory`) is the only truth on what was used; each change i
 that another transaction holds are passed over, and what is not ready blocks nothing.
 """
 
-from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -16,23 +15,18 @@ from apps.core.contracts.training import TrainBatch, TrainerEvent, adapter_dir
 from apps.core.errors import Conflict
 from apps.registry.models import Version, VersionKind, VersionState
 from apps.registry.services import VersionFiles, publish_version
-from apps.training.collecting import Collected, Facts, Lent, choose_probe, collect_samples, read_step_facts
+from apps.training.choices import HINDSIGHT
+from apps.training.collecting import Collected, Facts, Lent, choose_probe, collect_samples
 from apps.training.estimators import BaselineState
 from apps.training.fence import lock_attempt
-from apps.training.hindsight import collect_hinted, read_hint_facts
+from apps.training.hindsight import collect_hinted
 from apps.training.history import record_run_event
-from apps.training.label_batches import (
-    collect_corrections,
-    collect_judged,
-    lend_labelled,
-    read_correction_facts,
-)
-from apps.training.label_pool import LabelPool, count_uses
+from apps.training.label_batches import collect_corrections, collect_judged
+from apps.training.label_pool import count_uses
+from apps.training.lending import current_version, lend_trajectories, open_pool
 from apps.training.models import Attempt, Batch, BatchState, BatchTrajectory, Metric, Run
-from apps.training.pool import READY, Pool, describe_counts, lock_rows, trace_line
-from apps.training.recipes import HINDSIGHT, RecipeConfig, read_recipe
-from apps.training.selection import Selection, read_selection
-from apps.trajectories.models import Trajectory
+from apps.training.pool import READY, describe_counts, trace_line
+from apps.training.recipes import read_recipe
 
 LARGEST_GAP = 0.1  # nats a token; engines in bf16 stay below 0.05
 
@@ -137,78 +131,9 @@ def _rebuild_batch(run: Run, batch: Batch) -> TrainBatch | None:
     return _build_batch(batch, found)
 
 
-def open_pool(run: Run) -> Pool | LabelPool:
-    """Return the run's view of the pool, as of the version in training."""
-    return view_pool(
-        version=current_version(run),
-        selection=read_selection(run.selection),
-        recipe=read_recipe(run.recipe),
-        run_id=run.id,
-    )
-
-
-def view_pool(*, version: Version, selection: Selection, recipe: RecipeConfig, run_id: str = "") -> Pool | LabelPool:
-    """Return what a run with this recipe would see of the pool; `version` is the one in training."""
-    if recipe.learns_from_labels:
-        return LabelPool(policy=version.policy, selection=selection, recipe=recipe, run_id=run_id)
-    line = trace_line(version, max_staleness=int(recipe.own("max_staleness")))
-    learns_from_hints = recipe.algorithm == HINDSIGHT
-    return Pool(policy=version.policy, selection=selection, line=line, learns_from_hints=learns_from_hints)
-
-
-def current_version(run: Run) -> Version:
-    """Return the version whose weights the trainer holds: the run's last one, or the one it started from."""
-    batch = Batch.objects.filter(run=run, version__isnull=False).select_related("version").order_by("-step").first()
-    return batch.version if batch is not None and batch.version is not None else run.start_version
-
-
 def read_baseline(run: Run) -> BaselineState:
     """Return the baseline after the last acknowledged batch."""
     return BaselineState.of_json(run.baseline)
-
-
-def lend_trajectories(pool: Pool | LabelPool, recipe: RecipeConfig) -> Lent | None:
-    """Return what one step takes, its rows locked; None when too little is ready."""
-    if isinstance(pool, LabelPool):
-        return lend_labelled(pool)
-    picked = pick_trajectories(pool, recipe)
-    if not picked:
-        return None
-    facts = read_step_facts(picked) if recipe.credit == "step" else {}
-    if recipe.algorithm == HINDSIGHT:
-        facts = read_hint_facts(picked)
-    if recipe.sft_weight is not None:
-        corrections = read_correction_facts(picked)
-        facts = {
-            row.id: replace(facts.get(row.id, Facts()), preferences=corrections.get(row.id, Facts()).preferences)
-            for row in picked
-        }
-    return Lent(trajectories=picked, rewards={row.id: row.reward for row in picked}, facts=facts)
-
-
-def pick_trajectories(pool: Pool, recipe: RecipeConfig) -> list[Trajectory]:
-    """Return enough ready trajectories for one step, locked, by id; [] when there are too few.
-
-    With groups, whole ones only: any `group_size` ready tries at one prompt are a group.
-    """
-    ready, n_wanted = pool.ready(), recipe.trajectories_per_step
-    if not recipe.group_size:
-        picked = list(ready.select_for_update(of=("self",), skip_locked=True)[:n_wanted])
-        return picked if len(picked) == n_wanted else []
-    groups = whole_groups(list(ready.exclude(group="").only("group")), group_size=recipe.group_size)
-    ids = [row.id for group in groups[: n_wanted // recipe.group_size] for row in group]
-    return lock_rows(ready, ids) if len(ids) == n_wanted else []
-
-
-def whole_groups(rows: Sequence[Trajectory], *, group_size: int) -> list[list[Trajectory]]:
-    """Return the complete groups, in the order in which they were completed."""
-    waiting: dict[str, list[Trajectory]] = defaultdict(list)
-    whole = []
-    for row in rows:
-        waiting[row.group].append(row)
-        if len(waiting[row.group]) == group_size:
-            whole.append(waiting.pop(row.group))
-    return whole
 
 
 @transaction.atomic

@@ -3,7 +3,8 @@
 from dataclasses import fields
 
 from apps.core.contracts.training import CriticSettings, LossSettings
-from apps.training.recipes import CRITIC, RecipeConfig
+from apps.training.choices import CRITIC
+from apps.training.recipes import RecipeConfig
 
 
 def build_loss(recipe: RecipeConfig) -> LossSettings:

@@ -1,4 +1,4 @@
-"""Which trajectories a run may train on now, and why the others may not. Reads only; leasing is in `leases`."""
+"""Which trajectories a run may train on now, and why the others may not. Reads only; taking is in `lending`."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass

@@ -16,14 +16,15 @@ from apps.core.texts import is_storable
 from apps.feedback.preferences.models import Preference
 from apps.registry.models import Alias, AliasName, Policy, Version
 from apps.training.attempts import RESUMED, move_run
+from apps.training.choices import POLICY_GRADIENT, UNPAIRED
 from apps.training.estimators import BaselineState, Scored, are_all_zero, compute_advantages
 from apps.training.history import record_run_event
 from apps.training.hosts import check_hosts
 from apps.training.label_pool import LabelPool
-from apps.training.leases import view_pool, whole_groups
+from apps.training.lending import view_pool, whole_groups
 from apps.training.models import ACTIVE_STATES, Run, RunState
 from apps.training.pool import READY, Pool, describe_counts
-from apps.training.recipes import POLICY_GRADIENT, UNPAIRED, RecipeConfig, read_recipe
+from apps.training.recipes import RecipeConfig, read_recipe
 from apps.training.room import check_fits
 from apps.training.selection import Selection, read_selection
 from apps.training.tuning import check_tuning

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from apps.core.contracts.training import CriticSettings, TrainJob, TrainSample
+from worker.trainer.errors import BatchError
 from worker.trainer.micro_batches import MicroBatch, build_filler, build_micro_batch, plan_micro_batches
 from worker.trainer.model import Policy, load_policy, prepare_model
 from worker.trainer.ranks import Ranks
@@ -102,19 +103,25 @@ def value_loss(values: Tensor, turns: Turns, *, clip: float) -> Tensor:
 def assess_turns(
     engine: Any, samples: Sequence[TrainSample], *, critic: CriticSettings, job: TrainJob, ranks: Ranks
 ) -> tuple[list[TrainSample], Mapping[str, Expected]]:
-    """Return the samples with their advantages, and what was expected of each by its step id."""
+    """Return the samples with their advantages, and what was expected of each by its step id. Raises BatchError."""
     values = _read_values(engine, samples, job=job, ranks=ranks)
     by_trajectory: dict[str, list[int]] = defaultdict(list)
     for place, sample in enumerate(samples):
         by_trajectory[sample.trajectory_id].append(place)
     assessed, expected = list(samples), {}
     for places in by_trajectory.values():
-        rewards = [samples[place].reward or 0.0 for place in places]
+        rewards = [_find_reward(samples[place]) for place in places]
         advantages = estimate_advantages(rewards, [values[place] for place in places], critic=critic)
         for place, advantage in zip(places, advantages, strict=True):
             assessed[place] = dataclasses.replace(samples[place], advantage=advantage)
             expected[samples[place].step_id] = Expected(value=values[place], actual=values[place] + advantage)
     return assessed, expected
+
+
+def _find_reward(turn: TrainSample) -> float:
+    if turn.reward is None:  # missing is not zero
+        raise BatchError(f"Sample {turn.step_id} says nothing of what came of it, and a critic judges turns by that.")
+    return turn.reward
 
 
 def _read_values(engine: Any, samples: Sequence[TrainSample], *, job: TrainJob, ranks: Ranks) -> list[float]:

@@ -57,7 +57,7 @@ class LossSettings:
 
     `kind`, `aggregation` and `correction` are keys of the tables in worker.trainer (losses and label_losses,
     aggregation, corrections); docs/recipes.md has their formulas. Each reads only the bounds that are its own
-    (apps.training.recipes.OWN_SETTINGS); the others keep their defaults here and mean nothing.
+    (apps.training.choices.OWN_SETTINGS); the others keep their defaults here and mean nothing.
     """
 
     kind: str = "ppo"

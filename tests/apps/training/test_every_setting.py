@@ -11,12 +11,13 @@ import pytest
 from apps.core.contracts.codec import encode
 from apps.core.errors import InvalidInput
 from apps.registry.models import Policy, Version
+from apps.training.choices import LOSSES, OWN_SETTINGS
 from apps.training.jobs import build_job
 from apps.training.models import Run
-from apps.training.recipes import LOSSES, OWN_SETTINGS, RecipeConfig, read_recipe
+from apps.training.recipes import RecipeConfig, read_recipe
 
 ROOT = Path(__file__).resolve().parents[3]
-DEFINED_IN = {"recipes.py", "resources.py"}
+DEFINED_IN = {"choices.py", "recipes.py", "resources.py"}
 READERS = ("recipe", "_recipe", "config")
 COMPANIONS: Mapping[str, dict[str, Any]] = {
     "overlong_tokens": {"overlong_window": 10},

@@ -16,7 +16,7 @@ from apps.feedback.preferences.models import Preference
 from apps.feedback.preferences.services import add_comparison, add_correction
 from apps.feedback.preferences.sides import Side
 from apps.registry.models import Version
-from apps.training import leases
+from apps.training import leases, lending
 from apps.training.models import Attempt, Batch, BatchTrajectory, Metric
 from apps.training.recipes import read_recipe
 from apps.training.selection import Selection
@@ -218,7 +218,7 @@ def test_a_reward_model_is_no_version_of_the_policy(
     assert leases.acknowledge_step(attempt, event) == 1
     assert list(Version.objects.all()) == [base]
     assert Batch.objects.get().version is None
-    assert leases.current_version(attempt.run) == base
+    assert lending.current_version(attempt.run) == base
 
 
 def test_a_policy_without_log_probs_to_check_it_by_is_refused(

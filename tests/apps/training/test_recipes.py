@@ -7,8 +7,9 @@ from typing import Any, get_args
 import pytest
 
 from apps.core.errors import InvalidInput
+from apps.training.choices import LOSSES, OWN_SETTINGS
 from apps.training.estimators import ESTIMATORS
-from apps.training.recipes import LOSSES, OWN_SETTINGS, RecipeConfig, read_recipe
+from apps.training.recipes import RecipeConfig, read_recipe
 
 
 def test_nothing_chosen_is_the_recipe_for_live_traffic() -> None:
@@ -37,6 +38,7 @@ def test_what_is_stored_reads_back_the_same(chosen: dict[str, Any]) -> None:
         ({"algorithm": "reward_model", "tuning": "qlora"}, "the tuning lora only"),
         ({"clip_high": 0.3, "loss": "cispo"}, "choose ppo or dual_clip or gspo"),
         ({"overlong_tokens": 100}, "only together"),
+        ({"overlong_tokens": 10, "overlong_window": 20}, "must not be above overlong_tokens"),
         ({"estimator": "maxrl", "overlong_tokens": 100, "overlong_window": 10}, "maxrl is defined for others"),
         ({"loss": "dppo_tv", "correction": "tis"}, "would count twice"),
         ({"loss": "sft"}, "recipe.loss"),

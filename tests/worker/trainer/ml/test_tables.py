@@ -2,8 +2,8 @@
 
 import pytest
 
-from apps.training.recipes import LOSSES as CHOICES
-from apps.training.recipes import OWN_SETTINGS
+from apps.training.choices import LOSSES as CHOICES
+from apps.training.choices import OWN_SETTINGS
 from worker.trainer.aggregation import WEIGHTS
 from worker.trainer.algorithms import ALGORITHMS
 from worker.trainer.corrections import CORRECTIONS
