@@ -202,30 +202,9 @@ class RecipeConfig(ResourceConfig):
             raise ValueError(f"loss {self.loss} is none of the algorithm {self.algorithm}; choose {fitting}")
         for axis in OWN_SETTINGS:
             self._refuse_what_is_ignored(axis)
-        if (self.overlong_tokens is None) != (self.overlong_window is None):
-            raise ValueError("overlong_tokens and overlong_window have an effect only together")
-        if self.overlong_window is not None and self.overlong_window > (self.overlong_tokens or 0):
-            raise ValueError(
-                "overlong_window must not be above overlong_tokens: even empty answers would cost something"
-            )
-        if self.estimator == "maxrl" and self.overlong_tokens is not None:
-            raise ValueError("overlong_tokens makes rewards negative, and maxrl is defined for others only")
-        if self.loss == "dppo_tv" and self.correction not in {"none", "negative_mask"}:
-            raise ValueError(f"correction {self.correction} would count twice: dppo_tv compares with the engine itself")
-        if self.loss == KTO and self.minibatch_samples < LEAST_OF_KTO:
-            raise ValueError(
-                f"kto compares the answers of an optimizer step with each other's prompts: minibatch_samples must be "
-                f"{LEAST_OF_KTO} or more; or choose apo_zero, which looks at one alone"
-            )
-        if self.estimator == CRITIC and (self.credit != "step" or self.drop_without_signal):
-            raise ValueError("gae gives each step its own credit, and knows no signal before the critic has spoken")
-        if self.estimator == CRITIC and self.overlong_tokens is not None:
-            raise ValueError("overlong_tokens has no effect with the estimator gae; leave it out, or choose ema")
-        if self.group_size is not None and self.trajectories_per_step % self.group_size:
-            raise ValueError(
-                f"trajectories_per_step ({self.trajectories_per_step}) must be a multiple of group_size "
-                f"({self.group_size}): a step takes whole groups"
-            )
+        self._check_overlong()
+        self._check_credit()
+        self._check_comparisons()
         return self
 
     def _check_resources_fit(self) -> None:
@@ -233,6 +212,36 @@ class RecipeConfig(ResourceConfig):
             raise ValueError("a reward model is trained with the tuning lora only")
         if self.algorithm != POLICY_GRADIENT and self.keep_best == "reward_mean":
             raise ValueError("keep_best reward_mean has no effect without rewards; choose loss with this algorithm")
+
+    def _check_overlong(self) -> None:
+        if (self.overlong_tokens is None) != (self.overlong_window is None):
+            raise ValueError("overlong_tokens and overlong_window have an effect only together")
+        if self.overlong_tokens is None or self.overlong_window is None:
+            return
+        if self.overlong_window > self.overlong_tokens:
+            raise ValueError("overlong_window must not be above overlong_tokens: an empty answer would cost something")
+        if self.estimator == "maxrl":
+            raise ValueError("overlong_tokens makes rewards negative, and maxrl is defined for others only")
+        if self.estimator == CRITIC:
+            raise ValueError("overlong_tokens has no effect with the estimator gae; leave it out, or choose ema")
+
+    def _check_credit(self) -> None:
+        if self.estimator == CRITIC and (self.credit != "step" or self.drop_without_signal):
+            raise ValueError("gae gives each step its own credit, and knows no signal before the critic has spoken")
+
+    def _check_comparisons(self) -> None:
+        if self.loss == "dppo_tv" and self.correction not in {"none", "negative_mask"}:
+            raise ValueError(f"correction {self.correction} would count twice: dppo_tv compares with the engine itself")
+        if self.loss == KTO and self.minibatch_samples < LEAST_OF_KTO:
+            raise ValueError(
+                f"kto compares the answers of an optimizer step with each other's prompts: minibatch_samples must be "
+                f"{LEAST_OF_KTO} or more; or choose apo_zero, which looks at one alone"
+            )
+        if self.group_size is not None and self.trajectories_per_step % self.group_size:
+            raise ValueError(
+                f"trajectories_per_step ({self.trajectories_per_step}) must be a multiple of group_size "
+                f"({self.group_size}): a step takes whole groups"
+            )
 
     def _refuse_what_is_ignored(self, axis: str) -> None:
         choices, chosen = OWN_SETTINGS[axis], getattr(self, axis)
