@@ -2,7 +2,6 @@
 
 import copy
 import json
-import shutil
 from pathlib import Path
 
 import deepspeed
@@ -11,7 +10,7 @@ from safetensors.torch import save_file
 
 from apps.core.contracts.checksum import hash_folder
 from apps.core.contracts.training import AdapterFiles, adapter_dir
-from worker.trainer.files import partial_of, publish_folder
+from worker.trainer.files import build_folder
 from worker.trainer.model import Policy
 from worker.trainer.ranks import Ranks
 
@@ -22,16 +21,14 @@ def save_adapter(policy: Policy, *, run_dir: Path, step: int, zero_stage: int, r
     folder = run_dir / adapter_dir(step)
     with deepspeed.zero.GatheredParameters(trainable, enabled=zero_stage == 3):
         if ranks.is_main:
-            _write(policy, partial_of(folder))
+            with build_folder(folder) as partial:
+                _write(policy, partial)
     if not ranks.is_main:
         return None
-    publish_folder(folder)
     return AdapterFiles(path=str(folder), sha256=hash_folder(folder))
 
 
 def _write(policy: Policy, partial: Path) -> None:
-    shutil.rmtree(partial, ignore_errors=True)
-    partial.mkdir(parents=True)
     state = get_peft_model_state_dict(policy.model)
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in state.items()}
     save_file(tensors, partial / "adapter_model.safetensors", metadata={"format": "pt"})

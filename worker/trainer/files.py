@@ -2,6 +2,8 @@
 
 import os
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 SIGNAL_MARK = "trainer.stop"  # there while an attempt is stopping because of a signal; the launcher's own
@@ -21,6 +23,20 @@ def write_atomic(path: Path, text: str) -> None:
 def partial_of(folder: Path) -> Path:
     """Return where `folder` is built before it gets its name."""
     return folder.with_name(f".{folder.name}.partial")
+
+
+@contextmanager
+def build_folder(folder: Path) -> Iterator[Path]:
+    """Yield an empty folder to fill, which then gets its name; what was begun in vain leaves no bytes behind."""
+    partial = partial_of(folder)
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir(parents=True)
+    try:
+        yield partial
+    except BaseException:
+        shutil.rmtree(partial, ignore_errors=True)
+        raise
+    publish_folder(folder)
 
 
 def publish_folder(folder: Path) -> None:

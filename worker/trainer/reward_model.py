@@ -4,7 +4,6 @@ It is trained on pairs as a policy is, packed in the same tries; what it leaves 
 Hugging Face's form, which an engine or a worker can serve. Knows nothing of losses or batches.
 """
 
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 from apps.core.contracts.training import REWARD_MODEL_DIR, TrainJob
 from worker.engine.models.chat_template_path import CHAT_TEMPLATE
 from worker.trainer.errors import TrainerError
-from worker.trainer.files import partial_of, publish_folder
+from worker.trainer.files import build_folder
 from worker.trainer.model import Policy, prepare_model
 from worker.trainer.ranks import Ranks
 from worker.trainer.trie_attention import lay_out
@@ -68,8 +67,6 @@ def save_reward_model(model: Any, job: TrainJob, *, run_dir: Path, ranks: Ranks)
     with deepspeed.zero.GatheredParameters(list(model.parameters()), enabled=job.zero_stage == 3):
         if not ranks.is_main:
             return
-        partial = partial_of(folder)
-        shutil.rmtree(partial, ignore_errors=True)
         tokenizer = AutoTokenizer.from_pretrained(job.base_model_dir, local_files_only=True)
         tokenizer.chat_template = CHAT_TEMPLATE.read_text(encoding="utf-8")
         merged = model.model.merge_and_unload()
@@ -77,6 +74,6 @@ def save_reward_model(model: Any, job: TrainJob, *, run_dir: Path, ranks: Ranks)
         merged.config.pad_token_id = (
             tokenizer.pad_token_id if tokenizer.pad_token_id is not None else tokenizer.eos_token_id
         )
-        merged.save_pretrained(partial)
-        tokenizer.save_pretrained(partial)
-    publish_folder(folder)
+        with build_folder(folder) as partial:
+            merged.save_pretrained(partial)
+            tokenizer.save_pretrained(partial)

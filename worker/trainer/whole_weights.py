@@ -14,7 +14,7 @@ import torch
 
 from apps.core.contracts.checksum import hash_folder
 from apps.core.contracts.training import AdapterFiles, TrainJob, weights_dir
-from worker.trainer.files import partial_of, publish_folder
+from worker.trainer.files import build_folder
 from worker.trainer.model import Policy
 from worker.trainer.ranks import Ranks
 
@@ -28,14 +28,11 @@ def save_weights(policy: Policy, *, job: TrainJob, run_dir: Path, step: int, ran
     if not ranks.is_main:
         return None
     folder = run_dir / weights_dir(step)
-    partial = partial_of(folder)
-    shutil.rmtree(partial, ignore_errors=True)
-    partial.mkdir(parents=True)
-    _write(policy.model, state, partial)
-    for pattern in TOKENIZER_FILES:
-        for path in Path(job.base_model_dir).glob(pattern):
-            shutil.copy(path, partial)
-    publish_folder(folder)
+    with build_folder(folder) as partial:
+        _write(policy.model, state, partial)
+        for pattern in TOKENIZER_FILES:
+            for path in Path(job.base_model_dir).glob(pattern):
+                shutil.copy(path, partial)
     return AdapterFiles(path=str(folder), sha256=hash_folder(folder))
 
 

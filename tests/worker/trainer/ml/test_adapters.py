@@ -1,5 +1,6 @@
 """Adapters on disk: PEFT reads them back exactly, the checksum notices any change, nothing machine-bound is in them."""
 
+import resource
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from apps.core.contracts.checksum import hash_folder
 from apps.core.contracts.training import AdapterFiles
 from tests.worker.trainer.samples import even_weights, make_job, make_samples
 from worker.trainer.adapters import save_adapter
+from worker.trainer.failures import describe_error
 from worker.trainer.micro_batches import build_micro_batch
 from worker.trainer.model import Policy, load_policy
 from worker.trainer.ranks import Ranks
@@ -55,3 +57,17 @@ def test_the_same_weights_have_the_same_checksum_wherever_the_model_lies(
     first = save(policy, tmp_path / "a", ranks)
     assert str(model_dir) not in (Path(first.path) / "adapter_config.json").read_text()
     assert save(policy, tmp_path / "b", ranks).sha256 == first.sha256
+
+
+def test_a_disk_that_fills_up_is_told_and_nothing_is_left_of_what_was_begun(
+    policy: Policy, tmp_path: Path, ranks: Ranks
+) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, hard))  # a write beyond it fails as on a full disk
+    try:
+        with pytest.raises(Exception, match=r"\(os error 27\)") as caught:  # noqa: PT011  whatever safetensors raises
+            save(policy, tmp_path, ranks)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert describe_error(caught.value).startswith("The disk is full: make room")
+    assert list((tmp_path / "adapters").iterdir()) == []

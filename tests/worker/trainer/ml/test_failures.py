@@ -1,10 +1,7 @@
-"""The libraries' own errors for want of memory or disk are recognised."""
-
-from pathlib import Path
+"""torch's own errors for want of memory are recognised."""
 
 import pytest
 import torch
-from safetensors.torch import save_file
 
 from worker.trainer.failures import CPU_ALLOCATOR, describe_error
 
@@ -17,9 +14,3 @@ def test_the_error_of_full_memory_is_known_by_its_words() -> None:
     with pytest.raises(RuntimeError, match=CPU_ALLOCATOR) as caught:
         torch.empty(2**55)
     assert describe_error(caught.value).startswith("Out of memory: ")
-
-
-def test_the_error_of_a_full_disk_under_an_adapter_is_known_by_its_words() -> None:
-    with pytest.raises(Exception, match="No space left") as caught:
-        save_file({"weights": torch.zeros(2**16)}, Path("/dev/full"))
-    assert describe_error(caught.value).startswith("The disk is full: make room")
