@@ -65,7 +65,7 @@ def test_a_disk_that_fills_up_is_told_and_nothing_is_left_of_what_was_begun(
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (4096, hard))  # a write beyond it fails as on a full disk
     try:
-        with pytest.raises(Exception, match=r"\(os error 27\)") as caught:  # noqa: PT011  whatever safetensors raises
+        with pytest.raises(Exception, match=r"\(os error 27\)") as caught:
             save(policy, tmp_path, ranks)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
