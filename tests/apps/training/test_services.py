@@ -203,6 +203,14 @@ def test_an_estimator_for_rates_wants_rewards_of_zero_or_more(launch: LaunchRun,
     assert launch(estimator="maxrl", group_size=2, selection={"min_reward": 0}).recipe["estimator"] == "maxrl"
 
 
+def test_equal_rewards_may_be_launched_where_length_costs(launch: LaunchRun, add_trajectory: AddTrajectory) -> None:
+    for _ in range(2):
+        add_trajectory(reward=1.0)
+    with pytest.raises(InvalidInput, match="every advantage would be zero"):
+        launch()
+    assert launch(overlong_tokens=100, overlong_window=10).state == RunState.QUEUED
+
+
 def test_live_traffic_has_no_groups_and_the_group_estimator_says_so(launch: LaunchRun, two_ready: Ready) -> None:
     with pytest.raises(InvalidInput, match="no group has 2 ready tries") as caught:
         launch(estimator="rloo", group_size=2)
