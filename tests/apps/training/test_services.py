@@ -206,8 +206,6 @@ def test_an_estimator_for_rates_wants_rewards_of_zero_or_more(launch: LaunchRun,
 def test_equal_rewards_may_be_launched_where_length_costs(launch: LaunchRun, add_trajectory: AddTrajectory) -> None:
     for _ in range(2):
         add_trajectory(reward=1.0)
-    with pytest.raises(InvalidInput, match="every advantage would be zero"):
-        launch()
     assert launch(overlong_tokens=100, overlong_window=10).state == RunState.QUEUED
 
 
