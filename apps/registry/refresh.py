@@ -174,7 +174,6 @@ def move_alias(*, policy: Policy, alias: AliasName, version: Version, actor: str
     """
     services.check_pointing(policy, alias, version)
     if version.state == VersionState.READY:
-        services.refuse_given_up(version)
         _load_where_missing(version)
     with transaction.atomic():
         Policy.objects.select_for_update().get(pk=policy.pk)  # `reconcile` unloads under the same lock

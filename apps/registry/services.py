@@ -197,15 +197,6 @@ def give_up_files(version: Version) -> bool:
     return True
 
 
-def refuse_given_up(version: Version) -> None:
-    """Raise Conflict when the version's files are gone, or about to be."""
-    if Version.objects.filter(pk=version.pk, given_up_at__isnull=False).exists():
-        raise Conflict(
-            f"the files of version {version.number} are not kept any more (keep_versions of its run): it cannot serve",
-            field="version",
-        )
-
-
 def note_delay(version: Version, *, reason: str) -> None:
     """Say what a published version waits for."""
     waiting = Version.objects.filter(pk=version.pk, state=VersionState.PUBLISHED).exclude(error=reason)
@@ -226,7 +217,6 @@ def switch_alias(*, policy: Policy, alias: AliasName, version: Version, actor: s
         raise Conflict(
             f"version {version.number} is {version.state}: only a verified version can serve", field="version"
         )
-    refuse_given_up(version)
     current = Alias.objects.select_related("version").filter(policy=policy, name=alias).first()
     if current is not None and current.version_id == version.pk:
         return current
@@ -241,9 +231,14 @@ def switch_alias(*, policy: Policy, alias: AliasName, version: Version, actor: s
 
 
 def check_pointing(policy: Policy, alias: AliasName, version: Version) -> None:
-    """Raise InvalidInput for another policy's version, and Conflict for one that could not speak beside live's."""
+    """Raise InvalidInput for another policy's version, and Conflict for one without files or not to be beside live's."""
     if version.policy_id != policy.pk:
         raise InvalidInput("this version belongs to another policy", field="version")
+    if Version.objects.filter(pk=version.pk, given_up_at__isnull=False).exists():
+        raise Conflict(
+            f"the files of version {version.number} are not kept any more (keep_versions of its run): it cannot serve",
+            field="version",
+        )
     if alias != AliasName.LIVE:
         _check_beside_live(policy, version, field="version")
 
