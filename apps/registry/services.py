@@ -231,7 +231,7 @@ def switch_alias(*, policy: Policy, alias: AliasName, version: Version, actor: s
 
 
 def check_pointing(policy: Policy, alias: AliasName, version: Version) -> None:
-    """Raise InvalidInput for another policy's version, and Conflict for one without files or not to be beside live's."""
+    """Raise InvalidInput for another policy's version, Conflict for one without files or not to be beside live's."""
     if version.policy_id != policy.pk:
         raise InvalidInput("this version belongs to another policy", field="version")
     if Version.objects.filter(pk=version.pk, given_up_at__isnull=False).exists():
