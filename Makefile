@@ -77,7 +77,7 @@ bench-trainer:  ## measure an optimizer step beside plain torch, DeepSpeed with 
 
 bench-learning:  ## measure what each recipe learns on a small real task, over seeds, staleness and group sizes
 	@$(PYTHON) setup/bootstrap.py ml
-	@exec .venv-ml/bin/python -m bench.learning $(ARGS)
+	@exec env DS_ACCELERATOR=cpu .venv-ml/bin/python -m bench.learning $(ARGS)
 
 doctor:  ## say what is wrong on this machine and what to do about it
 	@$(PYTHON) setup/bootstrap.py web

@@ -28,6 +28,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from transformers.utils.logging import disable_progress_bar
 
 from apps.core.contracts.training import LoraSettings, OptimizerSettings, TrainJob
 from apps.training.estimators import BaselineState
@@ -257,12 +258,18 @@ PRINTS: Mapping[str, Callable[[Iterator[dict[str, Any]]], list[dict[str, Any]]]]
 }
 
 
+def settle_down() -> None:
+    """Have this process take one core, since the model is too small to share out, and draw no bars between the rows."""
+    torch.set_num_threads(1)
+    disable_progress_bar()
+
+
 def run(options: argparse.Namespace, *, model_dir: Path) -> dict[str, Any]:
     """Print the tables and return them. Lessons of all tables are learnt side by side, one to a core."""
     lessons = {name: own for name, own in list_lessons().items() if name in (options.only or PRINTS)}
     n_seeds = {name: options.sweep_seeds if name == "staleness" else options.seeds for name in lessons}
     teach = partial(learn, model_dir=model_dir, n_steps=options.steps)
-    with ProcessPoolExecutor(options.jobs, get_context("spawn"), torch.set_num_threads, (1,)) as pool:
+    with ProcessPoolExecutor(options.jobs, get_context("spawn"), settle_down) as pool:
         begun = {
             name: [[pool.submit(teach, each, seed=seed) for seed in range(n_seeds[name])] for each in own]
             for name, own in lessons.items()
@@ -286,13 +293,13 @@ def main() -> None:
     """Read the command line and measure."""
     parser = argparse.ArgumentParser(description="Measure what each recipe learns on a small real task.")
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--sweep-seeds", type=int, default=1, help="seeds of each cell of the sweep over staleness")
+    parser.add_argument("--sweep-seeds", type=int, default=3, help="seeds of each cell of the sweep over staleness")
     parser.add_argument("--only", nargs="*", choices=[*PRINTS], help="which tables")
     parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)), help="lessons at a time")
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--taught", type=int, default=80, help="batches that the model has seen before")
     options = parser.parse_args()
-    torch.set_num_threads(1)  # the model is too small to share out, here and in the processes that learn
+    settle_down()
     began = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
         teach_badly(Path(folder), n_steps=options.taught)
