@@ -4,19 +4,18 @@ What is stored of a prompt for all to share is only what a second conversation b
 conversation's user never outlive it here.
 """
 
-import threading
-from collections import OrderedDict
 from collections.abc import Callable
 from itertools import takewhile
 
 from apps.core.contracts.arrays import ID_BYTES
 from apps.trajectories.calls import Call
-from apps.trajectories.messages import dump_json, hash_text, is_system
+from apps.trajectories.least_used import LeastUsed
+from apps.trajectories.messages import hash_text, is_system, spell
 from apps.trajectories.models import Opening
 from apps.trajectories.trie import Context, split_tokens
 
 LEAST_BYTES = 1024  # less is not worth a row
-_MAX_KEPT = 256
+MAX_BYTES = 32 * 1024 * 1024  # kept in memory
 
 Name = tuple[str, str]
 """Project and digest."""
@@ -24,28 +23,8 @@ Name = tuple[str, str]
 Load = Callable[[str], Context]
 """Returns a step's context."""
 
-
-class SettledOpenings:
-    """Openings that change no more, kept in memory. Several threads may use it at once."""
-
-    def __init__(self) -> None:
-        self._kept: OrderedDict[Name, Opening] = OrderedDict()
-        self._lock = threading.Lock()
-
-    def find(self, name: Name) -> Opening | None:
-        """Return the opening if it is in memory."""
-        with self._lock:
-            return self._kept.get(name)
-
-    def keep(self, name: Name, opening: Opening) -> None:
-        """Remember an opening as the database has it; never one that a transaction may still take back."""
-        with self._lock:
-            self._kept[name] = opening
-            while len(self._kept) > _MAX_KEPT:
-                self._kept.popitem(last=False)
-
-
-_settled = SettledOpenings()
+# Openings that change no more, as the database has them; never one that a transaction may still take back.
+_settled = LeastUsed[Name, Opening](max_bytes=MAX_BYTES)
 
 
 class Openings:
@@ -56,7 +35,7 @@ class Openings:
 
     def find(self, call: Call, *, prompt: bytes, project_id: str, load: Load) -> Opening | None:
         """Return the opening of a conversation's first call, made when it is new; None when it is too short for one."""
-        system = dump_json(list(takewhile(is_system, call.messages)))
+        system = f"[{','.join(map(spell, takewhile(is_system, call.messages)))}]"
         if len(system) + len(call.tools_json) < LEAST_BYTES:
             return None
         # Calls without tokens have openings of their own: they could never say what prompts have in common.
@@ -82,7 +61,7 @@ class Openings:
             Opening.objects.bulk_create([made], ignore_conflicts=True)
             return rows.get()
         if opening.token_ids or not has_tokens:
-            _settled.keep(name, opening)
+            _settled.keep(name, opening, n_bytes=len(opening.messages) + len(opening.token_ids))
         return opening
 
 

@@ -6,8 +6,8 @@ import pytest
 
 from apps.accounts.models import ApiKey
 from apps.trajectories import openings
+from apps.trajectories.least_used import LeastUsed
 from apps.trajectories.models import Exchange, Opening, Step, Trajectory
-from apps.trajectories.openings import SettledOpenings
 from apps.trajectories.recorder import fold_pending
 from apps.trajectories.trie import load_context, load_steps
 from tests.factories.accounts import ApiKeyFactory
@@ -22,7 +22,7 @@ HEAD = list(range(1000))
 @pytest.fixture(autouse=True)
 def nothing_settled(monkeypatch: pytest.MonkeyPatch) -> None:
     """Start as a recorder that was just started."""
-    monkeypatch.setattr(openings, "_settled", SettledOpenings())
+    monkeypatch.setattr(openings, "_settled", LeastUsed(max_bytes=openings.MAX_BYTES))
 
 
 def call(key: ApiKey, words: str, *, head: list[int] = HEAD, **more: Any) -> Exchange:
