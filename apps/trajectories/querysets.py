@@ -85,35 +85,6 @@ class TrajectoryQuerySet(models.QuerySet["Trajectory"]):
         """Settled trajectories of a channel that have a reward and that nobody keeps out."""
         return self.settled().filter(channel=channel, reward__isnull=False, is_excluded=False, n_steps__gt=0)
 
-    def matching(
-        self,
-        *,
-        agent: str = "",
-        channel: str = "",
-        state: str = "",
-        group: str = "",
-        has_reward: bool | None = None,
-        is_excluded: bool | None = None,
-        prefix_break: str = "",
-    ) -> "TrajectoryQuerySet":
-        """Those that fit every filter given. `agent` is a slug."""
-        rows = self
-        named = {"agent__slug": agent, "channel": channel, "state": state, "group": group}
-        rows = rows.filter(**{name: value for name, value in named.items() if value})
-        if has_reward is not None:
-            rows = rows.filter(reward__isnull=not has_reward)
-        if is_excluded is not None:
-            rows = rows.filter(is_excluded=is_excluded)
-        if prefix_break:
-            rows = rows.with_break(prefix_break)
-        return rows
-
-    def with_break(self, cause: str) -> "TrajectoryQuerySet":
-        """Those in which a step's prompt does not go on where its parent ended, for this cause."""
-        from apps.trajectories.models import Step  # noqa: PLC0415 (the models import this file)
-
-        return self.filter(Exists(Step.objects.filter(trajectory_id=OuterRef("id"), prefix_break=cause)))
-
 
 class StepQuerySet(models.QuerySet["Step"]):
     def found_by(self, digests: Sequence[str]) -> "StepQuerySet":

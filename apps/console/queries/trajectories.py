@@ -12,7 +12,7 @@ from apps.core.ids import is_id
 from apps.core.texts import is_storable
 from apps.trajectories.models import Channel, Trajectory, TrajectoryState
 from apps.trajectories.search.language import Filter, Query, Term, parse_query
-from apps.trajectories.search.services import Found, TooSlow, find_matching, find_page, patience
+from apps.trajectories.search.services import Found, TooSlow, find_matching, find_page, name_terms, patience
 
 PER_PAGE = 50
 REWARDED = {"yes": "rewarded", "no": "not rewarded", "good": "above 0", "bad": "below 0"}
@@ -48,10 +48,7 @@ class Filters:
         return Query(terms=(*parse_query(self.q).terms, *self._terms()))
 
     def _terms(self) -> list[Term]:
-        named = {"agent": self.agent, "channel": self.channel, "is": self.state}
-        terms: list[Term] = [
-            Filter(field=name, operator=":", values=(value,)) for name, value in named.items() if value
-        ]
+        terms: list[Term] = [*name_terms(agent=self.agent, channel=self.channel, state=self.state)]
         if self.rewarded:
             operator, value = _REWARD_TERMS[self.rewarded]
             terms.append(Filter(field="reward", operator=operator, values=(value,)))

@@ -19,6 +19,7 @@ from apps.trajectories.models import Trajectory
 from apps.trajectories.querysets import TrajectoryQuerySet
 from apps.trajectories.recorder import sql_state
 from apps.trajectories.search.compiling import Scope, narrow_rows
+from apps.trajectories.search.fields import ANY, NONE
 from apps.trajectories.search.language import Filter, Query, parse_query
 
 PATIENCE_MS = 8_000
@@ -58,21 +59,42 @@ class Found(Page[Trajectory]):
 
 
 def search(*, project: Project, q: str, before: str | None, limit: int, **filters: Any) -> Found:
-    """Return one page of what a search finds, newest first; `filters` are those of `TrajectoryQuerySet.matching`.
+    """Return one page of what a search finds, newest first; `filters` are those of `name_terms`.
 
     Raises SearchError and TooSlow.
     """
-    return find_page(project=project, query=parse_query(q), before=before, limit=limit, **filters)
+    query = Query(terms=(*parse_query(q).terms, *name_terms(**filters)))
+    return find_page(project=project, query=query, before=before, limit=limit)
 
 
-def find_page(*, project: Project, query: Query, before: str | None, limit: int, **filters: Any) -> Found:
+def name_terms(
+    *,
+    agent: str = "",
+    channel: str = "",
+    state: str = "",
+    group: str = "",
+    has_reward: bool | None = None,
+    is_excluded: bool | None = None,
+    prefix_break: str = "",
+) -> list[Filter]:
+    """Return the terms that say the same as these filters; "" and None ask for nothing."""
+    named = {"agent": agent, "channel": channel, "is": state, "group": group, "break": prefix_break}
+    terms = [Filter(field=name, operator=":", values=(value,)) for name, value in named.items() if value]
+    if has_reward is not None:
+        terms.append(Filter(field="reward", operator=":", values=(ANY if has_reward else NONE,)))
+    if is_excluded is not None:
+        terms.append(Filter(field="is", operator=":", values=("excluded",), is_negated=not is_excluded))
+    return terms
+
+
+def find_page(*, project: Project, query: Query, before: str | None, limit: int) -> Found:
     """Return one page, newest first. What no index narrows is looked for among the newest, as far as time allows.
 
     Raises TooSlow when even a little of that takes too long.
     """
 
     def find(between: tuple[str, str] | None = None) -> TrajectoryQuerySet:
-        return find_matching(project=project, query=query, between=between).matching(**filters)
+        return find_matching(project=project, query=query, between=between)
 
     has_end = any(isinstance(term, Filter) and term.field == "to" for term in query.terms)
     for order in (*((BY_NO_INDEX,) if has_end else ()), "-pk"):

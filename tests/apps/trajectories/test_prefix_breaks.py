@@ -5,9 +5,11 @@ from typing import Any
 import pytest
 
 from apps.accounts.models import ApiKey
-from apps.trajectories.models import PrefixBreak, Step, Trajectory
+from apps.trajectories.models import PrefixBreak, Step
 from apps.trajectories.prefix_breaks import Joint, classify_break
 from apps.trajectories.recorder import fold_pending
+from apps.trajectories.search.fields import BREAKS
+from apps.trajectories.search.services import search
 from tests.factories.trajectories import TOOL, ExchangeFactory
 
 PASSING = "<<<BEGIN_OPENCLAW_INTERNAL_CONTEXT>>>now<<<END_OPENCLAW_INTERNAL_CONTEXT>>>"
@@ -93,5 +95,5 @@ def test_the_recorder_notes_the_cause_and_lists_find_it(key: ApiKey) -> None:
     fold_pending()
     unnamed = Step.objects.exclude(trajectory__session_key="s").order_by("index")
     assert [step.prefix_break for step in unnamed] == ["", PrefixBreak.EDIT]
-    assert Trajectory.objects.with_break(PrefixBreak.EDIT).get() == unnamed[0].trajectory
-    assert not Trajectory.objects.matching(prefix_break=PrefixBreak.COMPACTION).exists()
+    found = {cause: search(project=key.agent.project, q=f"break:{cause}", before=None, limit=5).items for cause in BREAKS}
+    assert {cause: rows for cause, rows in found.items() if rows} == {PrefixBreak.EDIT: [unnamed[0].trajectory]}
