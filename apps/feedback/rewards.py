@@ -11,7 +11,7 @@ from apps.feedback.models import Label
 from apps.feedback.schemas import ProjectSchema, find_schema
 from apps.feedback.scoring import Judgement, Score, Weighing, score_trajectory
 from apps.trajectories.models import Trajectory
-from apps.trajectories.services import set_many_rewards, set_rewards
+from apps.trajectories.services import set_rewards
 
 
 def score_labels(*, trajectory: Trajectory, schema: ProjectSchema | None = None) -> Score:
@@ -23,7 +23,8 @@ def score_labels(*, trajectory: Trajectory, schema: ProjectSchema | None = None)
 def recompute(trajectory: Trajectory, *, schema: ProjectSchema | None = None) -> Score:
     """Store what the labels of a (locked) trajectory add up to, and tell open pages."""
     score = score_labels(trajectory=trajectory, schema=schema)
-    set_rewards(trajectory=trajectory, reward=score.reward, step_rewards=score.step_rewards)
+    set_rewards({trajectory.pk: score.reward}, step_rewards=score.step_rewards)
+    trajectory.reward = score.reward
     publish_news(trajectory.project_id, kind="trajectory", object_id=trajectory.pk)
     return score
 
@@ -36,7 +37,7 @@ def recompute_many(trajectories: Sequence[Trajectory]) -> int:
     step_rewards = {step: reward for score in scores.values() for step, reward in score.step_rewards.items()}
     rewards = {row.pk: scores[row.pk].reward if row.pk in scores else None for row in trajectories}
     publish_many({trajectory.pk: trajectory.project_id for trajectory in trajectories}, kind="trajectory")
-    return set_many_rewards(rewards, step_rewards=step_rewards)
+    return set_rewards(rewards, step_rewards=step_rewards)
 
 
 def score_many(trajectories: Sequence[Trajectory]) -> dict[str, Score]:

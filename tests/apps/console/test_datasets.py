@@ -182,7 +182,7 @@ class TestDatasets:
 class TestSnapshots:
     def test_it_shows_the_rewards_of_then(self, viewer_browser: Client, snapshot: Snapshot) -> None:
         trajectory = Trajectory.objects.get()
-        set_rewards(trajectory=trajectory, reward=-1.0)
+        set_rewards({trajectory.pk: -1.0}, step_rewards={})
         html = viewer_browser.get(f"/p/shop/snapshots/{snapshot.id}").content.decode()
         assert "+0.50" in html
         assert "−1.00" not in html

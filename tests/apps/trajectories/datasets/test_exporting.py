@@ -118,7 +118,7 @@ class TestSources:
     def test_a_snapshot_says_what_it_said_then(
         self, start: Callable[..., Export], snapshot: Snapshot, trajectory: Trajectory, fetch_json: ReadLines
     ) -> None:
-        set_rewards(trajectory=trajectory, reward=-1.0)
+        set_rewards({trajectory.pk: -1.0}, step_rewards={})
         StepFactory.create(trajectory=trajectory, index=1)
         (row,) = fetch_json(run(start(snapshot=snapshot)))
         assert (row["trajectory_reward"], row["n_rows"]) == (0.5, 1)

@@ -119,7 +119,7 @@ class TestSnapshots:
         rows = Trajectory.objects.filter(pk=trajectory.pk)
         services.add_to_dataset(dataset=dataset, caller=caller, trajectories=rows, how=AddedBy.SEARCH, query="reward>0")
         snapshot = services.take_snapshot(dataset=dataset, caller=caller, note="before the sale")
-        set_rewards(trajectory=trajectory, reward=-1.0, step_rewards={step.id: -1.0})
+        set_rewards({trajectory.pk: -1.0}, step_rewards={step.id: -1.0})
         StepFactory.create(trajectory=trajectory, index=2)
         entry = snapshot.entries.get()
         assert (entry.reward, entry.step_rewards, entry.n_steps, entry.end_index) == (0.5, {"1": 0.25}, 2, 2)
@@ -133,7 +133,7 @@ class TestSnapshots:
     ) -> None:
         again = services.take_snapshot(dataset=dataset, caller=caller)
         assert (again.number, again.checksum) == (2, snapshot.checksum)
-        set_rewards(trajectory=trajectory, reward=0.75)
+        set_rewards({trajectory.pk: 0.75}, step_rewards={})
         assert services.take_snapshot(dataset=dataset, caller=caller).checksum != snapshot.checksum
 
     def test_it_outlives_its_trajectories(self, snapshot: Snapshot, trajectory: Trajectory) -> None:
@@ -171,7 +171,7 @@ class TestDiff:
         add(dataset, caller, gone, same, judged, grown)
         before = services.take_snapshot(dataset=dataset, caller=caller)
         services.remove_from_dataset(dataset=dataset, caller=caller, ids=[gone.id])
-        set_rewards(trajectory=judged, reward=None)
+        set_rewards({judged.pk: None}, step_rewards={})
         StepFactory.create(trajectory=grown, index=1)
         fresh = add_trajectory()
         add(dataset, caller, fresh)
@@ -190,7 +190,7 @@ class TestDiff:
     def test_a_steps_reward_is_a_change(
         self, dataset: Dataset, caller: Caller, snapshot: Snapshot, trajectory: Trajectory
     ) -> None:
-        set_rewards(trajectory=trajectory, reward=0.5, step_rewards={Step.objects.get().id: 0.1})
+        set_rewards({trajectory.pk: 0.5}, step_rewards={Step.objects.get().id: 0.1})
         now = services.take_snapshot(dataset=dataset, caller=caller)
         assert [item.kind for item in diff_snapshots(snapshot, now).items] == ["changed"]
 
