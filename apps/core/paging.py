@@ -10,14 +10,15 @@ from apps.core.errors import InvalidInput
 from apps.core.texts import is_storable
 
 M = TypeVar("M", bound=Model)
+T = TypeVar("T")
 MAX_LIMIT = 200
 
 
 @dataclass(frozen=True, kw_only=True)
-class Page(Generic[M]):
+class Page(Generic[T]):
     """One page; `next_before` is the id to ask for the following page with, None at the end."""
 
-    items: Sequence[M]
+    items: Sequence[T]
     next_before: str | None
 
 

@@ -5,7 +5,7 @@ from typing import Any
 from rest_framework import serializers
 
 from apps.core.ids import ID_MAX_LENGTH
-from apps.core.paging import MAX_LIMIT
+from apps.core.paging import MAX_LIMIT, Page
 
 
 class StrictSerializer(serializers.Serializer[Any]):
@@ -20,20 +20,39 @@ class StrictSerializer(serializers.Serializer[Any]):
         return super().to_internal_value(data)
 
 
-class PageQuerySerializer(StrictSerializer):
-    """Which page of a project's things a caller asks for."""
-
-    project = serializers.SlugField(required=False, default=None, help_text="slug; a key needs none")
-    before = serializers.CharField(
-        required=False, default=None, max_length=ID_MAX_LENGTH, help_text="`next_before` of the page before"
-    )
-    limit = serializers.IntegerField(required=False, default=50, min_value=1, max_value=MAX_LIMIT)
-
-
 class ProjectQuerySerializer(StrictSerializer):
     """Which project a caller means."""
 
     project = serializers.SlugField(required=False, default=None, help_text="slug; a key needs none")
+
+
+class LimitQuerySerializer(StrictSerializer):
+    """How much of a list a caller asks for."""
+
+    limit = serializers.IntegerField(required=False, default=50, min_value=1, max_value=MAX_LIMIT)
+
+
+class BeforeQuerySerializer(LimitQuerySerializer):
+    """Which page of a list, newest first, a caller asks for."""
+
+    before = serializers.CharField(
+        required=False, default=None, max_length=ID_MAX_LENGTH, help_text="`next_before` of the page before"
+    )
+
+
+class PageQuerySerializer(ProjectQuerySerializer, BeforeQuerySerializer):
+    """Which page of a project's things a caller asks for."""
+
+
+class PageSerializer(serializers.Serializer[Any]):
+    """One page of a list, newest first; who inherits says what `items` are."""
+
+    next_before = serializers.CharField(allow_null=True, help_text="ask for the page after with it; null at the end")
+
+
+def show_page(shape: type[serializers.BaseSerializer[Any]], page: Page[Any], **context: Any) -> dict[str, Any]:
+    """Return what `PageSerializer` tells of a page whose items have this shape."""
+    return {"items": shape(page.items, many=True, context=context).data, "next_before": page.next_before}
 
 
 def read_fields(shape: type[StrictSerializer], data: Any) -> dict[str, Any]:

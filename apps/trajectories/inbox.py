@@ -18,7 +18,7 @@ from apps.accounts.services import record_event
 from apps.core.errors import Conflict, InvalidInput, NotFound
 from apps.core.ids import is_id
 from apps.core.live import publish_news
-from apps.core.paging import page_newest_first
+from apps.core.paging import Page, page_newest_first
 from apps.trajectories.models import Exchange, SideCall, Step, Trajectory
 from apps.trajectories.recorder import fold_agent
 from apps.trajectories.services import find_trajectory
@@ -48,39 +48,31 @@ class Item:
     title: str = ""
 
 
-@dataclass(frozen=True, kw_only=True)
-class InboxPage:
-    """Some items, newest first, and the id to ask for those before them with."""
-
-    items: list[Item]
-    next_before: str | None
-
-
-def list_inbox(*, project: Project, kind: str, before: str | None = None, limit: int = 50) -> InboxPage:
+def list_inbox(*, project: Project, kind: str, before: str | None = None, limit: int = 50) -> Page[Item]:
     """Return one page of the project's calls of this kind."""
     if kind not in Kind.values:
         raise InvalidInput(f"kind is one of {', '.join(Kind.values)}", field="kind")
     return _LISTS[Kind(kind)](project, before, limit)
 
 
-def _list_set_aside(project: Project, before: str | None, limit: int) -> InboxPage:
+def _list_set_aside(project: Project, before: str | None, limit: int) -> Page[Item]:
     rows = Exchange.objects.set_aside().filter(project_id=project.pk)
     page = page_newest_first(rows.only(*_SHORT), before=before, limit=limit)
     names = _agent_names(project)
     items = [_make_item(row, Kind.SET_ASIDE, names, why=row.fold_error) for row in page.items]
-    return InboxPage(items=items, next_before=page.next_before)
+    return Page(items=items, next_before=page.next_before)
 
 
-def _list_unassigned(project: Project, before: str | None, limit: int) -> InboxPage:
+def _list_unassigned(project: Project, before: str | None, limit: int) -> Page[Item]:
     page = page_newest_first(UnassignedCall.objects.filter(project_id=project.pk), before=before, limit=limit)
     ids = [row.pk for row in page.items]
     calls = Exchange.objects.filter(pk__in=ids, project_id=project.pk).only(*_SHORT).order_by("-pk")
     names = _agent_names(project)
     items = [_make_item(row, Kind.UNASSIGNED, names, why=_explain_unassigned(row)) for row in calls]
-    return InboxPage(items=items, next_before=page.next_before)
+    return Page(items=items, next_before=page.next_before)
 
 
-def _list_side_calls(project: Project, before: str | None, limit: int) -> InboxPage:
+def _list_side_calls(project: Project, before: str | None, limit: int) -> Page[Item]:
     rows = Step.objects.filter(
         ~Q(side_call=SideCall.NONE), trajectory__project=project, trajectory__deleted_at=None
     ).select_related("trajectory__agent")
@@ -104,11 +96,11 @@ def _list_side_calls(project: Project, before: str | None, limit: int) -> InboxP
         )
         for step in page.items
     ]
-    return InboxPage(items=items, next_before=page.next_before)
+    return Page(items=items, next_before=page.next_before)
 
 
 _SHORT = ("id", "agent_id", "dialect", "status", "error", "fold_error", "started_at")
-_LISTS: dict[Kind, Callable[[Project, str | None, int], InboxPage]] = {
+_LISTS: dict[Kind, Callable[[Project, str | None, int], Page[Item]]] = {
     Kind.SET_ASIDE: _list_set_aside,
     Kind.UNASSIGNED: _list_unassigned,
     Kind.SIDE: _list_side_calls,
@@ -158,8 +150,8 @@ def assign_call(*, caller: Caller, exchange_id: str, trajectory_id: str) -> Traj
     call = find_call(caller=caller, exchange_id=exchange_id, role=Role.REVIEWER)
     trajectory = find_trajectory(caller=caller, trajectory_id=trajectory_id, role=Role.REVIEWER)
     if (trajectory.project_id, trajectory.agent_id) != (call.project_id, call.agent_id):
-        raise InvalidInput("that trajectory is another agent's: choose one of the agent that made the call",
-                           field="trajectory")  # fmt: skip
+        fault = "that trajectory is another agent's: choose one of the agent that made the call"
+        raise InvalidInput(fault, field="trajectory")
     _put_back(call, caller, action="call.assigned", trajectory_id=trajectory.pk)
     call.refresh_from_db()
     if call.fold_error:

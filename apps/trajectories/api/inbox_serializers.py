@@ -5,7 +5,7 @@ from typing import Any
 from rest_framework import serializers
 
 from apps.core.ids import ID_MAX_LENGTH
-from apps.core.serializers import PageQuerySerializer, StrictSerializer
+from apps.core.serializers import PageQuerySerializer, PageSerializer, StrictSerializer
 from apps.trajectories.inbox import Kind
 
 
@@ -29,9 +29,8 @@ class InboxItemSerializer(serializers.Serializer[Any]):
     title = serializers.CharField()
 
 
-class InboxPageSerializer(serializers.Serializer[Any]):
+class InboxPageSerializer(PageSerializer):
     items = InboxItemSerializer(many=True)
-    next_before = serializers.CharField(allow_null=True)
 
 
 class AssignBodySerializer(StrictSerializer):

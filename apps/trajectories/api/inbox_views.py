@@ -9,7 +9,7 @@ from rest_framework.views import APIView
 from apps.accounts.access import find_project
 from apps.accounts.api.authentication import caller_of
 from apps.accounts.models import Role
-from apps.core.serializers import read_fields
+from apps.core.serializers import read_fields, show_page
 from apps.trajectories import inbox, services
 from apps.trajectories.api.inbox_serializers import (
     AssignBodySerializer,
@@ -29,8 +29,7 @@ class InboxView(APIView):
         """List calls of one kind, newest first, each with the reason."""
         query = read_fields(InboxQuerySerializer, request.query_params)
         page = inbox.list_inbox(project=find_project(caller_of(request), query.pop("project")), **query)
-        items = InboxItemSerializer(page.items, many=True).data
-        return Response({"items": items, "next_before": page.next_before})
+        return Response(show_page(InboxItemSerializer, page))
 
 
 class RetryCallView(APIView):

@@ -5,8 +5,7 @@ from typing import Any
 from django.conf import settings
 from rest_framework import serializers
 
-from apps.core.paging import MAX_LIMIT
-from apps.core.serializers import StrictSerializer
+from apps.core.serializers import LimitQuerySerializer, PageQuerySerializer, PageSerializer, StrictSerializer
 from apps.trajectories.models import Channel, Step, Trajectory, TrajectoryState
 from apps.trajectories.search.fields import BREAKS, FIELDS
 from apps.trajectories.trie import StepView
@@ -145,12 +144,10 @@ class TrajectoryDetailSerializer(TrajectorySerializer):
         read_only_fields = fields
 
 
-class TrajectoryPageSerializer(serializers.Serializer[Any]):
+class TrajectoryPageSerializer(PageSerializer):
+    """A slow search may have `next_before` after fewer items than were asked for."""
+
     items = TrajectorySerializer(many=True)
-    next_before = serializers.CharField(
-        allow_null=True,
-        help_text="ask for what is older with it; a slow search may have it after fewer items than asked",
-    )
 
 
 class StepPageSerializer(serializers.Serializer[Any]):
@@ -167,8 +164,7 @@ class OpenBodySerializer(StrictSerializer):
     metadata = serializers.DictField(child=serializers.JSONField(allow_null=True), default=dict)
 
 
-class ListQuerySerializer(StrictSerializer):
-    project = serializers.SlugField(required=False, default=None, help_text="slug; a key needs none")
+class ListQuerySerializer(PageQuerySerializer):
     q = serializers.CharField(required=False, default="", help_text=SEARCH_HELP, trim_whitespace=False)
     agent = serializers.SlugField(required=False, default="")
     channel = serializers.ChoiceField(choices=Channel.choices, required=False, default="")
@@ -179,16 +175,18 @@ class ListQuerySerializer(StrictSerializer):
     prefix_break = serializers.ChoiceField(
         choices=BREAKS, required=False, default="", help_text="a step's prompt does not go on from its parent: why"
     )
-    before = serializers.CharField(required=False, default=None, help_text="`next_before` of the page before")
-    limit = serializers.IntegerField(required=False, default=50, min_value=1, max_value=MAX_LIMIT)
 
 
-class StepsQuerySerializer(StrictSerializer):
-    tokens = serializers.BooleanField(required=False, default=False, help_text="add token ids and log-probs")
+class IndexQuerySerializer(LimitQuerySerializer):
+    """Which page of a trajectory's steps a caller asks for."""
+
     after = serializers.IntegerField(
         required=False, default=-1, min_value=-1, help_text="`next_after` of the page before"
     )
-    limit = serializers.IntegerField(required=False, default=50, min_value=1, max_value=MAX_LIMIT)
+
+
+class StepsQuerySerializer(IndexQuerySerializer):
+    tokens = serializers.BooleanField(required=False, default=False, help_text="add token ids and log-probs")
 
 
 class ExclusionBodySerializer(StrictSerializer):

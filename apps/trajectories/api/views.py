@@ -10,7 +10,7 @@ from apps.accounts.access import find_project
 from apps.accounts.api.authentication import caller_of
 from apps.accounts.models import Role
 from apps.accounts.services import find_agent
-from apps.core.serializers import read_fields
+from apps.core.serializers import ProjectQuerySerializer, read_fields, show_page
 from apps.trajectories import services
 from apps.trajectories.api.serializers import (
     ExclusionBodySerializer,
@@ -40,16 +40,17 @@ class TrajectoriesView(APIView):
         """List trajectories, newest first."""
         query = read_fields(ListQuerySerializer, request.query_params)
         project = find_project(caller_of(request), query.pop("project"))
-        page = search(project=project, **query)
-        items = TrajectorySerializer(page.items, many=True).data
-        return Response({"items": items, "next_before": page.next_before})
+        return Response(show_page(TrajectorySerializer, search(project=project, **query)))
 
-    @extend_schema(request=OpenBodySerializer, responses={201: TrajectorySerializer})
+    @extend_schema(
+        parameters=[ProjectQuerySerializer], request=OpenBodySerializer, responses={201: TrajectorySerializer}
+    )
     def post(self, request: Request) -> Response:
         """Open a trajectory. Calls to its `base_url` land in it, whatever else they say about their session."""
         caller = caller_of(request)
         body = read_fields(OpenBodySerializer, request.data)
-        project = find_project(caller, request.query_params.get("project"), role=Role.REVIEWER)
+        query = read_fields(ProjectQuerySerializer, request.query_params)
+        project = find_project(caller, query["project"], role=Role.REVIEWER)
         agent = find_agent(caller=caller, project=project, slug=body.pop("agent", None))
         trajectory = services.open_trajectory(agent=agent, key=caller.key, **body)
         return Response(TrajectorySerializer(trajectory).data, status=status.HTTP_201_CREATED)

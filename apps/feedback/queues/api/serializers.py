@@ -5,9 +5,7 @@ from typing import Any
 from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
-from apps.core.ids import ID_MAX_LENGTH
-from apps.core.paging import MAX_LIMIT
-from apps.core.serializers import StrictSerializer
+from apps.core.serializers import BeforeQuerySerializer, PageSerializer, StrictSerializer
 from apps.feedback.queues.models import ItemState, Mode, QueueItem, QueueState, Review, ReviewQueue
 from apps.feedback.score_schema import MAX_TEXT
 
@@ -84,9 +82,8 @@ class QueueSerializer(serializers.ModelSerializer[ReviewQueue]):
         return sorted(user.email for user in queue.reviewers.all())
 
 
-class QueuePageSerializer(serializers.Serializer[Any]):
+class QueuePageSerializer(PageSerializer):
     items = QueueSerializer(many=True)
-    next_before = serializers.CharField(allow_null=True)
 
 
 class IdsBodySerializer(StrictSerializer):
@@ -97,12 +94,8 @@ class AddedItemsSerializer(serializers.Serializer[Any]):
     added = serializers.IntegerField(help_text="how many are new")
 
 
-class ItemsQuerySerializer(StrictSerializer):
+class ItemsQuerySerializer(BeforeQuerySerializer):
     state = serializers.ChoiceField(choices=ItemState.choices, required=False, default="")
-    before = serializers.CharField(
-        required=False, default=None, max_length=ID_MAX_LENGTH, help_text="`next_before` of the page before"
-    )
-    limit = serializers.IntegerField(required=False, default=50, min_value=1, max_value=MAX_LIMIT)
 
 
 class QueueItemSerializer(serializers.ModelSerializer[QueueItem]):
@@ -134,9 +127,8 @@ class QueueItemSerializer(serializers.ModelSerializer[QueueItem]):
         read_only_fields = fields
 
 
-class ItemPageSerializer(serializers.Serializer[Any]):
+class ItemPageSerializer(PageSerializer):
     items = QueueItemSerializer(many=True)
-    next_before = serializers.CharField(allow_null=True)
 
 
 class ReviewSerializer(serializers.ModelSerializer[Review]):

@@ -10,7 +10,7 @@ from apps.accounts.access import find_project
 from apps.accounts.api.authentication import caller_of
 from apps.accounts.models import Role
 from apps.core.paging import page_newest_first
-from apps.core.serializers import PageQuerySerializer, ProjectQuerySerializer, read_fields
+from apps.core.serializers import PageQuerySerializer, ProjectQuerySerializer, read_fields, show_page
 from apps.feedback.queues import results, services
 from apps.feedback.queues.api.serializers import (
     AddedItemsSerializer,
@@ -41,8 +41,7 @@ class QueuesView(APIView):
         """List queues, newest first."""
         query = read_fields(PageQuerySerializer, request.query_params)
         rows = services.list_queues(find_project(caller_of(request), query.pop("project")))
-        page = page_newest_first(rows.prefetch_related("reviewers"), **query)
-        return Response({"items": QueueSerializer(page.items, many=True).data, "next_before": page.next_before})
+        return Response(show_page(QueueSerializer, page_newest_first(rows.prefetch_related("reviewers"), **query)))
 
     @extend_schema(parameters=[ProjectQuerySerializer], request=NewQueueSerializer, responses={201: QueueSerializer})
     def post(self, request: Request) -> Response:
@@ -86,7 +85,7 @@ class ItemsView(APIView):
         query = read_fields(ItemsQuerySerializer, request.query_params)
         queue = services.find_queue(caller=caller_of(request), queue_id=queue_id)
         page = page_newest_first(results.list_items(queue, state=query.pop("state")), **query)
-        return Response({"items": QueueItemSerializer(page.items, many=True).data, "next_before": page.next_before})
+        return Response(show_page(QueueItemSerializer, page))
 
     @extend_schema(request=IdsBodySerializer, responses={201: AddedItemsSerializer})
     def post(self, request: Request, queue_id: str) -> Response:

@@ -7,11 +7,10 @@ from django.urls import reverse
 from rest_framework import serializers
 
 from apps.core.ids import ID_MAX_LENGTH
-from apps.core.serializers import StrictSerializer
+from apps.core.serializers import PageSerializer, StrictSerializer
 from apps.trajectories.datasets.exporting import sign_link
 from apps.trajectories.datasets.models import Export, FileFormat, Shape
-
-MAX_TOKEN_ROWS = 200
+from apps.trajectories.search.language import MAX_LENGTH
 
 
 class ExportSerializer(serializers.ModelSerializer[Export]):
@@ -55,9 +54,8 @@ class ExportSerializer(serializers.ModelSerializer[Export]):
         return f"{settings.CLAW.public_base_url}{reverse('api-export-file', args=[export.pk])}?token={link[0]}"
 
 
-class ExportPageSerializer(serializers.Serializer[Any]):
+class ExportPageSerializer(PageSerializer):
     items = ExportSerializer(many=True)
-    next_before = serializers.CharField(allow_null=True)
 
 
 class ExportBodySerializer(StrictSerializer):
@@ -66,17 +64,10 @@ class ExportBodySerializer(StrictSerializer):
     snapshot = serializers.CharField(max_length=ID_MAX_LENGTH, allow_blank=True, default="")
     dataset = serializers.CharField(max_length=ID_MAX_LENGTH, allow_blank=True, default="")
     query = serializers.CharField(
-        allow_blank=True, allow_null=True, max_length=1000, default=None, help_text='a search; "" finds everything'
+        allow_blank=True, allow_null=True, max_length=MAX_LENGTH, default=None, help_text='a search; "" finds everything'
     )
     shape = serializers.ChoiceField(choices=Shape.choices)
     format = serializers.ChoiceField(choices=FileFormat.choices, default=FileFormat.JSONL)
-
-
-class TokensQuerySerializer(StrictSerializer):
-    after = serializers.IntegerField(
-        required=False, default=-1, min_value=-1, help_text="`next_after` of the page before"
-    )
-    limit = serializers.IntegerField(required=False, default=50, min_value=1, max_value=MAX_TOKEN_ROWS)
 
 
 class TokenRowSerializer(serializers.Serializer[Any]):

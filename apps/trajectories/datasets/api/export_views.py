@@ -17,7 +17,8 @@ from rest_framework.views import APIView
 from apps.accounts.access import find_project
 from apps.accounts.api.authentication import caller_of
 from apps.accounts.models import Role
-from apps.core.serializers import PageQuerySerializer, ProjectQuerySerializer, read_fields
+from apps.core.serializers import PageQuerySerializer, ProjectQuerySerializer, read_fields, show_page
+from apps.trajectories.api.serializers import IndexQuerySerializer
 from apps.trajectories.datasets import exporting, services
 from apps.trajectories.datasets.api import export_shapes as shapes
 from apps.trajectories.datasets.api.renderers import ArrowRenderer, ParquetRenderer
@@ -36,10 +37,8 @@ class ExportsView(APIView):
     def get(self, request: Request) -> Response:
         """List exports, newest first."""
         query = read_fields(PageQuerySerializer, request.query_params)
-        project = find_project(caller_of(request), query["project"])
-        page = exporting.list_exports(project, before=query["before"], limit=query["limit"])
-        items = shapes.ExportSerializer(page.items, many=True, context={"with_link": False}).data
-        return Response({"items": items, "next_before": page.next_before})
+        page = exporting.list_exports(find_project(caller_of(request), query.pop("project")), **query)
+        return Response(show_page(shapes.ExportSerializer, page, with_link=False))
 
     @extend_schema(
         parameters=[ProjectQuerySerializer],
@@ -50,7 +49,8 @@ class ExportsView(APIView):
         """Start an export of a snapshot, a dataset or a search, in the background."""
         caller = caller_of(request)
         body = read_fields(shapes.ExportBodySerializer, request.data)
-        project = find_project(caller, request.query_params.get("project"), role=Role.TRAINER)
+        query = read_fields(ProjectQuerySerializer, request.query_params)
+        project = find_project(caller, query["project"], role=Role.TRAINER)
         snapshot_id, dataset_id = body.pop("snapshot"), body.pop("dataset")
         snapshot = services.find_snapshot(caller=caller, snapshot_id=snapshot_id) if snapshot_id else None
         dataset = services.find_dataset(caller=caller, dataset_id=dataset_id) if dataset_id else None
@@ -117,7 +117,7 @@ class TokensView(APIView):
 
     @extend_schema(
         parameters=[
-            shapes.TokensQuerySerializer,
+            IndexQuerySerializer,
             OpenApiParameter("format", str, enum=["json", "arrow", "parquet"], description="as the header Accept"),
         ],
         responses=shapes.TokenPageSerializer,
@@ -129,7 +129,7 @@ class TokensView(APIView):
         `X-Next-After` says what to ask the next page with.
         """
         data = {name: value for name, value in request.query_params.items() if name != "format"}
-        query = read_fields(shapes.TokensQuerySerializer, data)
+        query = read_fields(IndexQuerySerializer, data)
         trajectory = find_trajectory(caller=caller_of(request), trajectory_id=trajectory_id)
         rows, next_after = read_token_page(trajectory, after=query["after"], limit=query["limit"])
         headers = {"X-Next-After": str(next_after)} if next_after is not None else None

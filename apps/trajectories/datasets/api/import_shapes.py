@@ -5,8 +5,7 @@ from typing import Any
 from rest_framework import serializers
 
 from apps.core.ids import ID_MAX_LENGTH
-from apps.core.paging import MAX_LIMIT
-from apps.core.serializers import StrictSerializer
+from apps.core.serializers import LimitQuerySerializer, PageSerializer, StrictSerializer
 from apps.trajectories.datasets.models import Import, ImportProblem, RowFormat
 from apps.trajectories.models import Channel
 
@@ -48,9 +47,8 @@ class ImportSerializer(serializers.ModelSerializer[Import]):
         read_only_fields = fields
 
 
-class ImportPageSerializer(serializers.Serializer[Any]):
+class ImportPageSerializer(PageSerializer):
     items = ImportSerializer(many=True)
-    next_before = serializers.CharField(allow_null=True)
 
 
 class ImportBodySerializer(StrictSerializer):
@@ -87,8 +85,7 @@ class ProblemPageSerializer(serializers.Serializer[Any]):
     next_after = serializers.IntegerField(allow_null=True)
 
 
-class ProblemQuerySerializer(StrictSerializer):
+class ProblemQuerySerializer(LimitQuerySerializer):
     after = serializers.IntegerField(
         required=False, default=0, min_value=0, max_value=2**62, help_text="`next_after` of the page before"
     )
-    limit = serializers.IntegerField(required=False, default=50, min_value=1, max_value=MAX_LIMIT)

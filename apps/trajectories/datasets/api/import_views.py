@@ -11,7 +11,7 @@ from apps.accounts.access import find_project
 from apps.accounts.api.authentication import caller_of
 from apps.accounts.models import Role
 from apps.accounts.services import find_agent
-from apps.core.serializers import PageQuerySerializer, ProjectQuerySerializer, read_fields
+from apps.core.serializers import PageQuerySerializer, ProjectQuerySerializer, read_fields, show_page
 from apps.trajectories.datasets import importing, services
 from apps.trajectories.datasets.api import import_shapes as shapes
 
@@ -25,10 +25,8 @@ class ImportsView(APIView):
     def get(self, request: Request) -> Response:
         """List imports, newest first."""
         query = read_fields(PageQuerySerializer, request.query_params)
-        project = find_project(caller_of(request), query["project"])
-        page = importing.list_imports(project, before=query["before"], limit=query["limit"])
-        items = shapes.ImportSerializer(page.items, many=True).data
-        return Response({"items": items, "next_before": page.next_before})
+        page = importing.list_imports(find_project(caller_of(request), query.pop("project")), **query)
+        return Response(show_page(shapes.ImportSerializer, page))
 
     @extend_schema(
         parameters=[ProjectQuerySerializer],
@@ -38,7 +36,8 @@ class ImportsView(APIView):
     def post(self, request: Request) -> Response:
         """Import a file, in the background. The same content is not imported twice unless `again` says so."""
         caller = caller_of(request)
-        project = find_project(caller, request.query_params.get("project"), role=Role.TRAINER)
+        query = read_fields(ProjectQuerySerializer, request.query_params)
+        project = find_project(caller, query["project"], role=Role.TRAINER)
         body = read_fields(shapes.ImportBodySerializer, request.data)
         agent = find_agent(caller=caller, project=project, slug=body["agent"])
         dataset_id, file = body["dataset"], body["file"]

@@ -5,12 +5,12 @@ from typing import Any
 from rest_framework import serializers
 
 from apps.core.ids import ID_MAX_LENGTH
-from apps.core.paging import MAX_LIMIT
-from apps.core.serializers import StrictSerializer
+from apps.core.serializers import LimitQuerySerializer, PageSerializer, StrictSerializer
 from apps.trajectories.api.serializers import TrajectorySerializer
 from apps.trajectories.datasets import services
 from apps.trajectories.datasets.models import Dataset, Snapshot, SnapshotEntry
 from apps.trajectories.datasets.queries import KINDS
+from apps.trajectories.search.language import MAX_LENGTH
 
 
 class DatasetSerializer(serializers.ModelSerializer[Dataset]):
@@ -51,14 +51,12 @@ class DatasetDetailSerializer(DatasetSerializer):
         read_only_fields = fields
 
 
-class DatasetPageSerializer(serializers.Serializer[Any]):
+class DatasetPageSerializer(PageSerializer):
     items = DatasetSerializer(many=True)
-    next_before = serializers.CharField(allow_null=True)
 
 
-class MemberPageSerializer(serializers.Serializer[Any]):
+class MemberPageSerializer(PageSerializer):
     items = TrajectorySerializer(many=True)
-    next_before = serializers.CharField(allow_null=True)
 
 
 class SnapshotSerializer(serializers.ModelSerializer[Snapshot]):
@@ -88,9 +86,8 @@ class SnapshotSerializer(serializers.ModelSerializer[Snapshot]):
         read_only_fields = fields
 
 
-class SnapshotPageSerializer(serializers.Serializer[Any]):
+class SnapshotPageSerializer(PageSerializer):
     items = SnapshotSerializer(many=True)
-    next_before = serializers.CharField(allow_null=True)
 
 
 class EntrySerializer(serializers.ModelSerializer[SnapshotEntry]):
@@ -162,7 +159,7 @@ class AdditionBodySerializer(StrictSerializer):
         child=serializers.CharField(max_length=ID_MAX_LENGTH), max_length=services.MAX_IDS, default=list
     )
     query = serializers.CharField(
-        allow_blank=True, allow_null=True, max_length=1000, default=None, help_text='a search; "" finds everything'
+        allow_blank=True, allow_null=True, max_length=MAX_LENGTH, default=None, help_text='a search; "" finds everything'
     )
 
     def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
@@ -185,18 +182,10 @@ class SnapshotBodySerializer(StrictSerializer):
     note = serializers.CharField(allow_blank=True, max_length=services.MAX_NOTE, default="")
 
 
-class BeforeQuerySerializer(StrictSerializer):
-    before = serializers.CharField(
-        required=False, default=None, max_length=ID_MAX_LENGTH, help_text="`next_before` of the page before"
-    )
-    limit = serializers.IntegerField(required=False, default=50, min_value=1, max_value=MAX_LIMIT)
-
-
-class AfterQuerySerializer(StrictSerializer):
+class AfterQuerySerializer(LimitQuerySerializer):
     after = serializers.CharField(
         required=False, default=None, max_length=ID_MAX_LENGTH, help_text="`next_after` of the page before"
     )
-    limit = serializers.IntegerField(required=False, default=50, min_value=1, max_value=MAX_LIMIT)
 
 
 class DiffQuerySerializer(AfterQuerySerializer):

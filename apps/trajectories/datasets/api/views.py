@@ -12,7 +12,13 @@ from rest_framework.views import APIView
 from apps.accounts.access import find_project
 from apps.accounts.api.authentication import caller_of
 from apps.accounts.models import Role
-from apps.core.serializers import PageQuerySerializer, ProjectQuerySerializer, read_fields
+from apps.core.serializers import (
+    BeforeQuerySerializer,
+    PageQuerySerializer,
+    ProjectQuerySerializer,
+    read_fields,
+    show_page,
+)
 from apps.trajectories.api.serializers import TrajectorySerializer
 from apps.trajectories.datasets import queries, services
 from apps.trajectories.datasets.api import serializers as shapes
@@ -29,10 +35,8 @@ class DatasetsView(APIView):
     def get(self, request: Request) -> Response:
         """List datasets, newest first."""
         query = read_fields(PageQuerySerializer, request.query_params)
-        project = find_project(caller_of(request), query["project"])
-        page = queries.list_datasets(project, before=query["before"], limit=query["limit"])
-        items = shapes.DatasetSerializer(page.items, many=True).data
-        return Response({"items": items, "next_before": page.next_before})
+        page = queries.list_datasets(find_project(caller_of(request), query.pop("project")), **query)
+        return Response(show_page(shapes.DatasetSerializer, page))
 
     @extend_schema(
         parameters=[ProjectQuerySerializer],
@@ -43,7 +47,8 @@ class DatasetsView(APIView):
         """Make an empty dataset."""
         caller = caller_of(request)
         body = read_fields(shapes.DatasetBodySerializer, request.data)
-        project = find_project(caller, request.query_params.get("project"), role=Role.REVIEWER)
+        query = read_fields(ProjectQuerySerializer, request.query_params)
+        project = find_project(caller, query["project"], role=Role.REVIEWER)
         dataset = services.create_dataset(project=project, caller=caller, **body)
         return Response(shapes.DatasetSerializer(dataset).data, status=status.HTTP_201_CREATED)
 
@@ -79,14 +84,12 @@ class DatasetView(APIView):
 class MembersView(APIView):
     """The trajectories of a dataset."""
 
-    @extend_schema(parameters=[shapes.BeforeQuerySerializer], responses=shapes.MemberPageSerializer)
+    @extend_schema(parameters=[BeforeQuerySerializer], responses=shapes.MemberPageSerializer)
     def get(self, request: Request, dataset_id: str) -> Response:
         """List the dataset's trajectories, newest first."""
-        query = read_fields(shapes.BeforeQuerySerializer, request.query_params)
+        query = read_fields(BeforeQuerySerializer, request.query_params)
         dataset = services.find_dataset(caller=caller_of(request), dataset_id=dataset_id)
-        page = queries.list_members(dataset, **query)
-        items = TrajectorySerializer(page.items, many=True).data
-        return Response({"items": items, "next_before": page.next_before})
+        return Response(show_page(TrajectorySerializer, queries.list_members(dataset, **query)))
 
     @extend_schema(request=shapes.AdditionBodySerializer, responses=shapes.AddedSerializer)
     def post(self, request: Request, dataset_id: str) -> Response:
@@ -117,14 +120,12 @@ class RemovalView(APIView):
 class SnapshotsView(APIView):
     """The snapshots of a dataset."""
 
-    @extend_schema(parameters=[shapes.BeforeQuerySerializer], responses=shapes.SnapshotPageSerializer)
+    @extend_schema(parameters=[BeforeQuerySerializer], responses=shapes.SnapshotPageSerializer)
     def get(self, request: Request, dataset_id: str) -> Response:
         """List the dataset's snapshots, newest first."""
-        query = read_fields(shapes.BeforeQuerySerializer, request.query_params)
+        query = read_fields(BeforeQuerySerializer, request.query_params)
         dataset = services.find_dataset(caller=caller_of(request), dataset_id=dataset_id)
-        page = queries.list_snapshots(dataset, **query)
-        items = shapes.SnapshotSerializer(page.items, many=True).data
-        return Response({"items": items, "next_before": page.next_before})
+        return Response(show_page(shapes.SnapshotSerializer, queries.list_snapshots(dataset, **query)))
 
     @extend_schema(request=shapes.SnapshotBodySerializer, responses={201: shapes.SnapshotSerializer})
     def post(self, request: Request, dataset_id: str) -> Response:
