@@ -26,6 +26,7 @@ _FOR_PLACING = (
     "ended_at",
     "trajectory__completed_at",
 )
+_LONG = ("tail_token_ids", "completion_token_ids", "logprobs", "tail_messages", "answer", "answer_digests")
 
 
 # Digest by digest: Postgres takes each for one that a two-hundredth of all steps have, and for some hundreds at once
@@ -87,6 +88,10 @@ class TrajectoryQuerySet(models.QuerySet["Trajectory"]):
 
 
 class StepQuerySet(models.QuerySet["Step"]):
+    def in_short(self) -> "StepQuerySet":
+        """Without what was said, its tokens and what they are found by, which may be long."""
+        return self.defer(*_LONG)
+
     def found_by(self, digests: Sequence[str]) -> "StepQuerySet":
         """Steps that have any of the digests of `sessions.step_digests`; their ids are read at once."""
         with connection.cursor() as cursor:

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from apps.trajectories.models import Step, Trajectory
 from apps.trajectories.trie import Context, extend_context, read_opening, split_tokens
 
+_READ = ("parent_id", "shared_tokens", "tail_token_ids", "completion_token_ids", "tools_digest", "epoch", "opening")
+
 
 @dataclass(frozen=True, kw_only=True)
 class Node:
@@ -60,7 +62,8 @@ def load_token_index(trajectory: Trajectory) -> TokenIndex:
     """Return the index of all steps of the trajectory whose tokens are known, from one read."""
     index = TokenIndex()
     contexts: dict[str, Context] = {}
-    for step in Step.objects.filter(trajectory=trajectory).select_related("opening").order_by("index"):
+    rows = Step.objects.filter(trajectory=trajectory).select_related("opening").only(*_READ)
+    for step in rows.order_by("index"):
         parent_id = step.parent_id or ""
         parent = contexts.get(parent_id, Context()) if parent_id else read_opening(step)
         own, prompt, _ = extend_context(parent, step, with_messages=False)

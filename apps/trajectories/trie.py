@@ -39,14 +39,29 @@ class Context:
 
 @dataclass(frozen=True, kw_only=True)
 class StepView:
-    """A step, whole. `logprobs[i]` (nats) is that of `completion_ids[i]`; `messages` went in, `answer` came out."""
+    """A step, whole: `prompt` (int32) and `messages` went in, `answer` came out."""
 
     row: Step
-    prompt_ids: list[int]
-    completion_ids: list[int]
-    logprobs: list[float]
+    prompt: bytes
     messages: list[Any]
-    answer: dict[str, Any]
+
+    @cached_property
+    def prompt_ids(self) -> list[int]:
+        return unpack_ids(self.prompt)
+
+    @cached_property
+    def completion_ids(self) -> list[int]:
+        return unpack_ids(bytes(self.row.completion_token_ids))
+
+    @cached_property
+    def logprobs(self) -> list[float]:
+        """In nats, one for each of `completion_ids`; none when they are not known."""
+        return unpack_logprobs(bytes(self.row.logprobs))
+
+    @cached_property
+    def answer(self) -> dict[str, Any]:
+        answer: dict[str, Any] = json.loads(bytes(self.row.answer))
+        return answer
 
 
 def split_tokens(parent: bytes, prompt: bytes) -> tuple[int, bytes]:
@@ -126,7 +141,10 @@ _LINES = """
         SELECT step.id, step.parent_id, step.trajectory_id FROM trajectories_step step
         JOIN line ON step.id = line.parent_id AND step.trajectory_id = line.trajectory_id
     )
-    SELECT step.* FROM trajectories_step step JOIN line ON line.id = step.id AND line.trajectory_id = step.trajectory_id
+    SELECT step.id, step.trajectory_id, step.parent_id, step.opening_id, step.tools_digest, step.epoch,
+        step.shared_tokens, step.tail_token_ids, step.completion_token_ids,
+        step.shared_messages, step.tail_messages, step.answer
+    FROM trajectories_step step JOIN line USING (id, trajectory_id)
 """
 
 
@@ -191,7 +209,8 @@ def iterate_steps(
     own_ids = {step_id for step_id, _, _ in found}
     last_use = {parent_id: step_id for step_id, parent_id, _ in found if parent_id}
     contexts = load_contexts(parent_id for parent_id in last_use if parent_id not in own_ids)
-    until = rows.filter(index__lte=found[-1][2]).select_related("opening")
+    unread = ["answer_digests", *([] if with_messages else ["tail_messages"])]
+    until = rows.filter(index__lte=found[-1][2]).select_related("opening").defer(*unread)
     for step in until.iterator(chunk_size=_CHUNK):
         parent = contexts[step.parent_id] if step.parent_id else read_opening(step)
         own, prompt, messages = extend_context(parent, step, with_messages=with_messages)
@@ -199,18 +218,7 @@ def iterate_steps(
             del contexts[step.parent_id]
         if step.id in last_use:
             contexts[step.id] = own
-        yield _view(step, prompt, messages)
-
-
-def _view(step: Step, prompt: bytes, messages: list[Any]) -> StepView:
-    return StepView(
-        row=step,
-        prompt_ids=unpack_ids(prompt),
-        completion_ids=unpack_ids(bytes(step.completion_token_ids)),
-        logprobs=unpack_logprobs(bytes(step.logprobs)),
-        messages=messages,
-        answer=json.loads(bytes(step.answer)),
-    )
+        yield StepView(row=step, prompt=prompt, messages=messages)
 
 
 def store_tools(*, project_id: str, digest: str, tools_json: str) -> None:

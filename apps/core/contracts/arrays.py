@@ -3,8 +3,10 @@
 import sys
 from array import array
 from collections.abc import Sequence
+from typing import TypeVar
 
 ID_BYTES = 4
+N = TypeVar("N", int, float)
 
 
 def pack_ids(ids: Sequence[int]) -> bytes:
@@ -14,7 +16,7 @@ def pack_ids(ids: Sequence[int]) -> bytes:
 
 def unpack_ids(data: bytes) -> list[int]:
     """Return the ids that `pack_ids` packed. Raises ValueError when the length is not a multiple of four."""
-    return list(map(int, _unpack("i", data)))
+    return _unpack(array("i"), data).tolist()
 
 
 def pack_logprobs(logprobs: Sequence[float]) -> bytes:
@@ -24,7 +26,7 @@ def pack_logprobs(logprobs: Sequence[float]) -> bytes:
 
 def unpack_logprobs(data: bytes) -> list[float]:
     """Return the log-probs that `pack_logprobs` packed. Raises ValueError when the length is not a multiple of four."""
-    return list(map(float, _unpack("f", data)))
+    return _unpack(array("f"), data).tolist()
 
 
 def _pack(values: "array[int] | array[float]") -> bytes:
@@ -33,8 +35,7 @@ def _pack(values: "array[int] | array[float]") -> bytes:
     return values.tobytes()
 
 
-def _unpack(typecode: str, data: bytes) -> "array[float]":
-    values: array[float] = array(typecode)
+def _unpack(values: "array[N]", data: bytes) -> "array[N]":
     values.frombytes(data)
     if sys.byteorder == "big":
         values.byteswap()

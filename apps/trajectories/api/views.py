@@ -63,7 +63,7 @@ class TrajectoryView(APIView):
     def get(self, request: Request, trajectory_id: str) -> Response:
         """Return the trajectory and its first 200 steps in short."""
         trajectory = services.find_trajectory(caller=caller_of(request), trajectory_id=trajectory_id)
-        steps = list(trajectory.steps.order_by("index")[: SUMMARY_LIMIT + 1])
+        steps = list(trajectory.steps.in_short().order_by("index")[: SUMMARY_LIMIT + 1])
         shown = StepSummarySerializer(steps[:SUMMARY_LIMIT], many=True).data
         next_after = steps[SUMMARY_LIMIT - 1].index if len(steps) > SUMMARY_LIMIT else None
         return Response({**TrajectorySerializer(trajectory).data, "steps": shown, "next_after": next_after})

@@ -9,32 +9,26 @@ from datetime import timedelta
 from pathlib import Path
 from time import monotonic
 
-import structlog
 from django.utils import timezone
 
 from apps.core.contracts.tasks import RUN_EXPORT
-from apps.core.errors import ServiceError
 from apps.trajectories.datasets.exporting import KEPT_DAYS, KIND, file_path
 from apps.trajectories.datasets.jobs import (
     SLICE_S,
     Beat,
-    LostJob,
     advance_job,
     claim_job,
     end_job,
+    failing_in_words,
     pause_job,
 )
 from apps.trajectories.datasets.models import Export, JobState
 from apps.trajectories.datasets.row_files import join_files, write_rows
 from apps.trajectories.datasets.rows import Row, Tally, render_rows
 from apps.trajectories.datasets.sources import Item, read_items
-from apps.trajectories.datasets.storage import check_room, is_disk_full, job_folder, remove_folder
-
-log = structlog.get_logger(__name__)
+from apps.trajectories.datasets.storage import check_room, job_folder, remove_folder
 
 PART = 100  # trajectories in a part
-
-_rows = Export.objects
 
 
 def run_export(export_id: str, *, part: int = PART, slice_s: float = SLICE_S) -> None:
@@ -42,39 +36,22 @@ def run_export(export_id: str, *, part: int = PART, slice_s: float = SLICE_S) ->
 
     Does nothing when another worker has it or it has ended.
     """
-    claim = claim_job(_rows.all(), export_id)
-    if not claim:
+    if not claim_job(Export.objects.all(), export_id):
         return
-    export = _rows.select_related("project", "snapshot").get(pk=export_id)
-    try:
-        ends = monotonic() + slice_s
-        while items := read_items(export, after=export.cursor, limit=part):
-            _write_part(export, items)
-            if monotonic() > ends:
-                pause_job(_rows.all(), export, RUN_EXPORT)
-                return
-        _finish(export)
-    except LostJob:
-        log.info("export.lost", export=export_id)
-        if _rows.filter(pk=export_id, state=JobState.CANCELLED).exists():
-            remove_folder(export_id, kind=KIND)
-    except OSError as error:
-        if not is_disk_full(error):
-            raise
-        _give_up(export, "the disk is full: make room, then start the export again")
-    except ServiceError as error:
-        _give_up(export, error.message)
-    except Exception as error:  # whatever it is, a row that says "running" for ever would be worse
-        log.exception("export.failed", export=export_id)
-        _give_up(export, f"a fault of ours ({type(error).__name__}): the worker's log tells more, under {export_id}")
+    export = Export.objects.select_related("project", "snapshot").get(pk=export_id)
+    with failing_in_words(export, again="start the export again"):
+        _work(export, part=part, ends=monotonic() + slice_s)
+    if export.state in {JobState.FAILED, JobState.CANCELLED}:
+        remove_folder(export_id, kind=KIND)
 
 
-def _give_up(export: Export, error: str) -> None:
-    try:
-        end_job(_rows.all(), export, JobState.FAILED, error=error)
-    except LostJob:
-        return
-    remove_folder(export.pk, kind=KIND)
+def _work(export: Export, *, part: int, ends: float) -> None:
+    while items := read_items(export, after=export.cursor, limit=part):
+        _write_part(export, items)
+        if monotonic() > ends:
+            pause_job(export, RUN_EXPORT)
+            return
+    _finish(export)
 
 
 def _part_path(export: Export, number: int) -> Path:
@@ -86,7 +63,6 @@ def _write_part(export: Export, items: list[Item]) -> None:
     path = _part_path(export, export.n_parts)
     write_rows(path, _render_items(export, items, tally), shape=export.shape, file_format=export.file_format)
     advance_job(
-        _rows.all(),
         export,
         cursor=items[-1].trajectory_id,
         n_parts=export.n_parts + 1,
@@ -99,7 +75,7 @@ def _write_part(export: Export, items: list[Item]) -> None:
 
 
 def _render_items(export: Export, items: list[Item], tally: Tally) -> Iterator[Row]:
-    beat = Beat(_rows.all(), export)
+    beat = Beat(export)
     for item in items:
         if item.trajectory is None:
             continue
@@ -116,13 +92,13 @@ def _finish(export: Export) -> None:
         check_room(export.n_bytes, what="joining the parts")
         join_files(_tell_beats(export, parts), target, shape=export.shape, file_format=export.file_format)
     ends = timezone.now() + timedelta(days=KEPT_DAYS)
-    end_job(_rows.all(), export, JobState.DONE, expires_at=ends, n_bytes=target.stat().st_size)
+    end_job(export, JobState.DONE, expires_at=ends, n_bytes=target.stat().st_size)
     for path in parts:
         path.unlink(missing_ok=True)
 
 
 def _tell_beats(export: Export, parts: list[Path]) -> Iterator[Path]:
-    beat = Beat(_rows.all(), export)
+    beat = Beat(export)
     for path in parts:
         yield path
         beat.tick()

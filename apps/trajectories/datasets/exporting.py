@@ -100,7 +100,7 @@ def list_exports(project: Project, *, before: str | None, limit: int) -> Page[Ex
 def cancel_export(*, export: Export, caller: Caller) -> Export:
     """End an export that has not ended. Raises Conflict when it has."""
     require_role(caller, export.project, Role.TRAINER)
-    if not cancel_job(Export.objects.all(), export):
+    if not cancel_job(export):
         raise Conflict(f"this export has ended already: it is {export.state}")
     remove_folder(export.pk, kind=KIND)
     return export

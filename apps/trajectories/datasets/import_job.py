@@ -11,19 +11,22 @@ from itertools import islice
 from time import monotonic
 from typing import Protocol
 
-import structlog
 from django.db import connection, transaction
-from django.db.models import F
-from django.utils import timezone
 
 from apps.core.contracts.tasks import RUN_IMPORT
-from apps.core.errors import ServiceError
-from apps.core.live import publish_news
 from apps.trajectories.datasets import import_file
 from apps.trajectories.datasets.import_writing import Target, find_target, write_trajectories
 from apps.trajectories.datasets.importing import INDEX, KIND, LINES, UPLOAD
 from apps.trajectories.datasets.incoming import BadLine, Incoming, Rewarded, check_incoming, hash_incoming
-from apps.trajectories.datasets.jobs import SLICE_S, Beat, LostJob, advance_job, claim_job, end_job, pause_job
+from apps.trajectories.datasets.jobs import (
+    SLICE_S,
+    Beat,
+    advance_job,
+    claim_job,
+    end_job,
+    failing_in_words,
+    pause_job,
+)
 from apps.trajectories.datasets.models import (
     AddedBy,
     DatasetMember,
@@ -35,16 +38,12 @@ from apps.trajectories.datasets.models import (
 )
 from apps.trajectories.datasets.readers import READERS, Line
 from apps.trajectories.datasets.rows import FORMATS, render_rows
-from apps.trajectories.datasets.storage import is_disk_full, job_folder, remove_folder
+from apps.trajectories.datasets.storage import job_folder, remove_folder
 from apps.trajectories.models import Step, Trajectory
-
-log = structlog.get_logger(__name__)
 
 MAX_PROBLEMS = 10_000  # kept by line; beyond them only the number is told
 PIECE = 25  # trajectories in one transaction
-_NEWS_S = 1.0
 
-_rows = Import.objects
 Group = tuple[list[Line], Incoming | BadLine]
 """The lines of one trajectory and what they say."""
 
@@ -60,34 +59,13 @@ def run_import(import_id: str, *, reward: Reward, slice_s: float = SLICE_S) -> N
 
     Does nothing when another worker has it or it has ended.
     """
-    if not claim_job(_rows.all(), import_id):
+    if not claim_job(Import.objects.all(), import_id):
         return
-    source = _rows.select_related("project__team", "agent", "dataset").get(pk=import_id)
-    try:
-        is_done = _Run(source, reward).work(slice_s)
-    except LostJob:
-        log.info("import.lost", source=import_id)
-        return
-    except OSError as error:
-        if not is_disk_full(error):
-            raise
-        _give_up(source, "the disk is full: make room, then import the rest again")
-    except ServiceError as error:
-        _give_up(source, error.message)
-    except Exception as error:  # a row that says "running" for ever would be worse, whatever it is
-        log.exception("import.failed", source=import_id)
-        _give_up(source, f"a fault of ours ({type(error).__name__}): the worker's log tells more, under {import_id}")
-    else:
-        if not is_done:
-            return
-    remove_folder(import_id, kind=KIND)
-
-
-def _give_up(source: Import, error: str) -> None:
-    try:
-        end_job(_rows.all(), source, JobState.FAILED, error=error)
-    except LostJob:
-        log.info("import.lost", source=source.pk)
+    source = Import.objects.select_related("project__team", "agent", "dataset").get(pk=import_id)
+    with failing_in_words(source, again="import the rest again"):
+        _Run(source, reward).work(ends=monotonic() + slice_s)
+    if source.is_final:
+        remove_folder(import_id, kind=KIND)
 
 
 class _Run:
@@ -97,27 +75,24 @@ class _Run:
         self.source = source
         self._reward = reward
         self._target: Target = find_target(source)
-        self._beat = Beat(_rows.all(), source)
-        self._news_at = 0.0
+        self._beat = Beat(source)
         self._n_told = source.n_refused
         folder = job_folder(source.pk, kind=KIND)
         self._index = folder / INDEX
         self._path = import_file.make_lines(folder / UPLOAD, folder / LINES, tick=self._beat.tick)
 
-    def work(self, slice_s: float) -> bool:
-        """Return whether the import has ended."""
+    def work(self, *, ends: float) -> None:
+        """Go on until the import has ended, or until that moment (`monotonic`)."""
         if self.source.cursor is None:
             self._look()
         if self.source.is_all_or_none and not self.source.is_checked and self._refuses():
-            return True
-        ends = monotonic() + slice_s
+            return
         for piece in _cut(self._read(first=self.source.cursor or 0)):
             self._take(piece)
             if monotonic() > ends:
-                pause_job(_rows.all(), self.source, RUN_IMPORT)
-                return False
-        end_job(_rows.all(), self.source, JobState.DONE)
-        return True
+                pause_job(self.source, RUN_IMPORT)
+                return
+        end_job(self.source, JobState.DONE)
 
     def _look(self) -> None:
         row_format, tick = self.source.row_format, self._beat.tick
@@ -125,7 +100,7 @@ class _Run:
         counts = {"n_lines": found.n_lines, "n_total": found.n_groups, "n_refused": len(found.problems)}
         with transaction.atomic():
             self._report(found.problems)
-            advance_job(_rows.all(), self.source, cursor=0, **counts)
+            advance_job(self.source, cursor=0, **counts)
 
     def _refuses(self) -> bool:
         """Look at everything before anything is written; one bad line refuses all."""
@@ -136,11 +111,11 @@ class _Run:
                 problems.append(incoming)
         n = self.source.n_refused + len(problems)
         if not n:
-            advance_job(_rows.all(), self.source, is_checked=True)
+            advance_job(self.source, is_checked=True)
             return False
         self._report(problems)
         words = f"nothing was imported: {n} line{'s' if n > 1 else ''} cannot be read, and all or none was asked"
-        end_job(_rows.all(), self.source, JobState.FAILED, error=words, n_refused=n)
+        end_job(self.source, JobState.FAILED, error=words, n_refused=n)
         return True
 
     def _read(self, *, first: int = 0) -> Iterator[Group]:
@@ -166,11 +141,13 @@ class _Run:
         problems = [incoming for _, incoming in piece if isinstance(incoming, BadLine)]
         self._report(problems)
         self._write(fresh, digests)
-        self._move_on(
-            cursor=len(piece),
-            n_refused=len(problems),
-            n_known=len(read) - len(fresh),
-            n_imported=len(fresh),
+        source = self.source
+        advance_job(
+            source,
+            cursor=(source.cursor or 0) + len(piece),
+            n_refused=source.n_refused + len(problems),
+            n_known=source.n_known + len(read) - len(fresh),
+            n_imported=source.n_imported + len(fresh),
         )
 
     def _report(self, problems: list[BadLine]) -> None:
@@ -181,14 +158,6 @@ class _Run:
             [ImportProblem(source=self.source, line=problem.line, reason=_clean(problem.reason)) for problem in kept],
             batch_size=1000,
         )
-
-    def _move_on(self, **counted: int) -> None:
-        mine = _rows.filter(pk=self.source.pk, claim=self.source.claim, state=JobState.RUNNING)
-        if not mine.update(beat_at=timezone.now(), **{name: F(name) + n for name, n in counted.items()}):
-            raise LostJob(self.source.pk)
-        if self._news_at + _NEWS_S < monotonic():
-            self._news_at = monotonic()
-            publish_news(self.source.project_id, kind="import", object_id=self.source.pk)
 
     def _find_known(self, digests: Mapping[int, str]) -> set[str]:
         """Return those of the digests whose content the project has from another import."""

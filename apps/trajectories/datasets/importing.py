@@ -134,7 +134,7 @@ def list_problems(source: Import, *, after: int, limit: int) -> ProblemPage:
 def cancel_import(*, source: Import, caller: Caller) -> Import:
     """End an import that has not ended; what is imported stays. Raises Conflict when it has ended."""
     require_role(caller, source.project, Role.TRAINER)
-    if not cancel_job(Import.objects.all(), source):
+    if not cancel_job(source):
         raise Conflict(f"this import has ended already: it is {source.state}")
     remove_folder(source.pk, kind=KIND)
     return source

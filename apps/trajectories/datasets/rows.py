@@ -47,10 +47,6 @@ class _Source:
     tally: Tally
     tools: dict[str, list[Any]] = field(default_factory=dict)
 
-    @property
-    def n_steps(self) -> int | None:
-        return self.pinned.end_index if self.pinned else None
-
     def reward_of(self, step: Step) -> float | None:
         return self.pinned.step_rewards.get(str(step.index)) if self.pinned else step.reward
 
@@ -61,8 +57,13 @@ class _Source:
 
     def iterate(self, *, with_messages: bool) -> Iterator[StepView]:
         for view in iterate_steps(self.trajectory, with_messages=with_messages):
-            if self.n_steps is None or view.row.index < self.n_steps:
-                yield view
+            if self.pinned and view.row.index >= self.pinned.end_index:
+                return
+            yield view
+
+    def count_token_rows(self) -> int:
+        steps = Step.objects.filter(trajectory=self.trajectory, n_prompt_tokens__gt=0, n_completion_tokens__gt=0)
+        return (steps.filter(index__lt=self.pinned.end_index) if self.pinned else steps).count()
 
 
 def render_rows(
@@ -115,11 +116,7 @@ def _render_step(source: _Source, step: Step) -> Row:
 
 
 def _render_tokens(source: _Source) -> Iterator[Row]:
-    steps = Step.objects.filter(trajectory=source.trajectory)
-    if source.n_steps is not None:
-        steps = steps.filter(index__lt=source.n_steps)
-    n_rows = steps.filter(n_prompt_tokens__gt=0, n_completion_tokens__gt=0).count()
-    head = _render_head(source, shape=Shape.TOKENS, n_rows=n_rows)
+    head = _render_head(source, shape=Shape.TOKENS, n_rows=source.count_token_rows())
     for view in source.iterate(with_messages=False):
         if view.prompt_ids and view.completion_ids:
             yield {**head, **_render_token_step(source, view)}
@@ -146,7 +143,7 @@ def read_token_page(trajectory: Trajectory, *, after: int, limit: int) -> tuple[
     """Return up to `limit` steps after the index `after` as token rows, and the index to ask the next page with."""
     source = _Source(trajectory=trajectory, pinned=None, tally=Tally())
     views = list(iterate_steps(trajectory, first=after + 1, limit=limit + 1, with_messages=False))
-    head = _render_head(source, shape=Shape.TOKENS, n_rows=trajectory.n_steps)
+    head = _render_head(source, shape=Shape.TOKENS, n_rows=source.count_token_rows())
     shown = [view for view in views[:limit] if view.prompt_ids and view.completion_ids]
     rows = [{**head, **_render_token_step(source, view)} for view in shown]
     return rows, views[limit - 1].row.index if len(views) > limit else None

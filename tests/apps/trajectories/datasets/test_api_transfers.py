@@ -263,6 +263,12 @@ class TestTokens:
         assert [row["index"] for row in second["items"]] == [1]
         assert second["next_after"] is None
 
+    def test_the_rows_are_counted_as_exports_count_them(
+        self, key_client: APIClient, trajectory: Trajectory, address: str
+    ) -> None:
+        StepFactory.create(trajectory=trajectory, index=2, prompt_ids=[], completion_ids=[], logprobs=[])
+        assert [row["n_rows"] for row in key_client.get(address).json()["items"]] == [2, 2]
+
     @pytest.mark.parametrize("by_header", [True, False])
     def test_as_arrow(self, key_client: APIClient, address: str, by_header: bool) -> None:
         media_type = "application/vnd.apache.arrow.stream"

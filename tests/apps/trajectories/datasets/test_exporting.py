@@ -237,7 +237,7 @@ class TestJob:
         assert not claim_job(Export.objects.all(), export.id)
         export.claim = "another"
         with pytest.raises(LostJob):
-            advance_job(Export.objects.all(), export, n_done=1)
+            advance_job(export, n_done=1)
 
     def test_it_is_cancelled(self, start: Callable[..., Export], trajectory: Trajectory, caller: Caller) -> None:
         export = start()
