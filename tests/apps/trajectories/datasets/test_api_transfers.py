@@ -266,7 +266,7 @@ class TestTokens:
     def test_the_rows_are_counted_as_exports_count_them(
         self, key_client: APIClient, trajectory: Trajectory, address: str
     ) -> None:
-        StepFactory.create(trajectory=trajectory, index=2, prompt_ids=[], completion_ids=[], logprobs=[])
+        StepFactory.create(trajectory=trajectory, index=2, prompt_ids=[], completion_ids=[])
         assert [row["n_rows"] for row in key_client.get(address).json()["items"]] == [2, 2]
 
     @pytest.mark.parametrize("by_header", [True, False])
