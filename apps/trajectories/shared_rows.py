@@ -84,8 +84,8 @@ class SharedRows:
 
     def keep_tools(self, *, project_id: str, digest: str, tools_json: str) -> None:
         """Store a list of tool definitions unless that was done just before."""
-        if (project_id, digest) not in self._tools:
-            store_tools(project_id=project_id, digest=digest, tools_json=tools_json)
+        if digest and (project_id, digest) not in self._tools:
+            store_tools({digest: tools_json}, project_id=project_id)
             self._tools.add((project_id, digest))
 
     def lock_trajectory(self, trajectory_id: str) -> Trajectory:

@@ -81,13 +81,19 @@ def join_tokens(parent: bytes, shared: int, tail: bytes) -> bytes:
     return parent[: shared * ID_BYTES] + tail
 
 
-def split_spelled(parent: Sequence[str], messages: Sequence[str]) -> tuple[int, bytes]:
-    """Return how many messages, each spelled as JSON, are shared from the start, and the rest as a JSON list."""
+def count_shared(parent: Sequence[str], messages: Sequence[str]) -> int:
+    """Return how many messages, each spelled as JSON, both begin with."""
     shared = 0
     for one, other in zip(parent, messages, strict=False):
         if one != other:
             break
         shared += 1
+    return shared
+
+
+def split_spelled(parent: Sequence[str], messages: Sequence[str]) -> tuple[int, bytes]:
+    """Return how many messages, each spelled as JSON, are shared from the start, and the rest as a JSON list."""
+    shared = count_shared(parent, messages)
     return shared, f"[{','.join(messages[shared:])}]".encode()
 
 
@@ -221,11 +227,10 @@ def iterate_steps(
         yield StepView(row=step, prompt=prompt, messages=messages)
 
 
-def store_tools(*, project_id: str, digest: str, tools_json: str) -> None:
-    """Keep a list of tool definitions under its digest; it may be there already."""
-    if digest:
-        row = Tools(project_id=project_id, digest=digest, body=tools_json.encode())
-        Tools.objects.bulk_create([row], ignore_conflicts=True)
+def store_tools(spelled: Mapping[str, str], *, project_id: str) -> None:
+    """Keep lists of tool definitions, as JSON, under their digests; they may be there already."""
+    rows = [Tools(project_id=project_id, digest=digest, body=tools.encode()) for digest, tools in spelled.items()]
+    Tools.objects.bulk_create(rows, ignore_conflicts=True)
 
 
 def load_tools(*, project_id: str, digest: str) -> list[Any]:

@@ -39,19 +39,19 @@ def read_openai(lines: Sequence[Line]) -> Incoming:
 def read_answers(line: int, messages: list[dict[str, Any]], *, tools: list[Any]) -> list[IncomingStep]:
     """Return a step for each answer. Raises BadLine for what is no conversation, or one that nobody answers."""
     steps: list[IncomingStep] = []
+    plain = [{key: value for key, value in said.items() if key != "weight"} for said in messages]
     for place, message in enumerate(messages):
         _check_message(line, place, message)
         if message["role"] != "assistant":
             continue
         if place == 0:
             raise BadLine(line, "messages.0: an answer cannot come first: nothing was asked")
-        plain = [{key: value for key, value in said.items() if key != "weight"} for said in messages[: place + 1]]
         steps.append(
             IncomingStep(
                 line=line,
                 index=len(steps),
-                messages=plain[:-1],
-                answer=plain[-1],
+                messages=plain[:place],
+                answer=plain[place],
                 tools=tools,
                 follows=len(steps) - 1 if steps else None,
                 is_excluded=message.get("weight") == 0,

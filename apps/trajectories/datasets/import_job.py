@@ -14,6 +14,7 @@ from typing import Protocol
 from django.db import connection, transaction
 
 from apps.core.contracts.tasks import RUN_IMPORT
+from apps.core.ids import is_id
 from apps.trajectories.datasets import import_file
 from apps.trajectories.datasets.import_writing import Target, find_target, write_trajectories
 from apps.trajectories.datasets.importing import INDEX, KIND, LINES, UPLOAD
@@ -35,9 +36,10 @@ from apps.trajectories.datasets.models import (
     ImportProblem,
     JobState,
     RowFormat,
+    Shape,
 )
 from apps.trajectories.datasets.readers import READERS, Line
-from apps.trajectories.datasets.rows import FORMATS, render_rows
+from apps.trajectories.datasets.rows import render_rows
 from apps.trajectories.datasets.storage import job_folder, remove_folder
 from apps.trajectories.models import Step, Trajectory
 
@@ -137,7 +139,8 @@ class _Run:
         read = [(lines[0][0], incoming) for lines, incoming in piece if isinstance(incoming, Incoming)]
         digests = {line: hash_incoming(incoming) for line, incoming in read}
         known = set() if self.source.is_again else self._find_known(digests)
-        fresh = [(line, one) for line, one in read if digests[line] not in known and not self._is_its_original(one)]
+        here = set() if self.source.is_again else self._find_originals(read, digests)
+        fresh = [(line, one) for line, one in read if digests[line] not in known and line not in here]
         problems = [incoming for _, incoming in piece if isinstance(incoming, BadLine)]
         self._report(problems)
         self._write(fresh, digests)
@@ -161,18 +164,20 @@ class _Run:
 
     def _find_known(self, digests: Mapping[int, str]) -> set[str]:
         """Return those of the digests whose content the project has from another import."""
-        alive = Trajectory.objects.of_project(self.source.project)
         others = ImportedTrajectory.objects.filter(project=self.source.project_id).exclude(source=self.source)
-        found = others.filter(digest__in=set(digests.values()), trajectory__in=alive)
+        found = others.filter(digest__in=set(digests.values()), trajectory__deleted_at=None)
         return set(found.values_list("digest", flat=True))
 
-    def _is_its_original(self, incoming: Incoming) -> bool:
-        """Say whether the project has this content where it was exported from."""
-        if self.source.is_again or not incoming.source_id.startswith("traj_"):
-            return False
-        alive = Trajectory.objects.of_project(self.source.project)
-        original = alive.filter(pk=incoming.source_id).first()
-        return original is not None and _is_same(original, incoming)
+    def _find_originals(self, read: Sequence[tuple[int, Incoming]], digests: Mapping[int, str]) -> set[int]:
+        """Return the first lines of those that the project has where they were exported from."""
+        named = {line: one for line, one in read if is_id(one.source_id, "traj")}
+        rows = Trajectory.objects.of_project(self.source.project)
+        originals = rows.in_bulk({one.source_id for one in named.values()})
+        return {
+            line
+            for line, one in named.items()
+            if one.source_id in originals and _hash_original(originals[one.source_id], one) == digests[line]
+        }
 
     def _write(self, fresh: Sequence[tuple[int, Incoming]], digests: Mapping[int, str]) -> None:
         """`fresh` has each with its first line."""
@@ -221,12 +226,11 @@ def _cut(groups: Iterator[Group]) -> Iterator[list[Group]]:
         yield piece
 
 
-def _is_same(original: Trajectory, incoming: Incoming) -> bool:
-    for shape in FORMATS:
-        rows = list(enumerate(render_rows(original, shape=shape), start=1))
-        if rows and hash_incoming(READERS[RowFormat.CLAW].read(rows)) == hash_incoming(incoming):
-            return True
-    return False
+def _hash_original(original: Trajectory, incoming: Incoming) -> str:
+    """Return the digest of what the pool has, in the shape in which it came."""
+    shape = Shape.TOKENS if incoming.steps[0].prompt_ids else Shape.MESSAGES
+    rows = list(enumerate(render_rows(original, shape=shape), start=1))
+    return hash_incoming(READERS[RowFormat.CLAW].read(rows)) if rows else ""
 
 
 def _pair_rewards(steps: list[Step], incoming: Incoming) -> dict[str, float]:

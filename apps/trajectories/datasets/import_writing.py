@@ -6,7 +6,7 @@ All of them are written or none. Knows no file, no format and no rewards.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from itertools import takewhile
+from typing import Any
 
 from django.utils import timezone
 
@@ -16,12 +16,13 @@ from apps.registry.models import Policy, Version
 from apps.registry.queries import find_named_versions
 from apps.registry.vocabulary import read_vocabulary_size
 from apps.trajectories import messages as chat
+from apps.trajectories.copying import copy_rows
 from apps.trajectories.datasets.incoming import BadLine, Incoming, IncomingStep
 from apps.trajectories.datasets.models import Import
 from apps.trajectories.models import Channel, Step, Trajectory, TrajectoryState
 from apps.trajectories.search.words import keep_words
 from apps.trajectories.token_index import TokenIndex
-from apps.trajectories.trie import split_tokens, store_tools
+from apps.trajectories.trie import count_shared, split_spelled, split_tokens, store_tools
 
 _LOOK_BACK = 50  # steps that a branch's messages are compared with
 FOREIGN_VERSION = "imported_version"
@@ -57,21 +58,26 @@ def find_target(source: Import) -> Target:
 
 def write_trajectories(target: Target, incoming: Sequence[Incoming]) -> list[tuple[Trajectory, list[Step]]]:
     """Write the trajectories, complete, each with its steps. The caller holds a transaction."""
-    made = [_make_trajectory(target, one) for one in incoming]
+    versions = target.find_versions([step for one in incoming for step in one.steps])
+    tools: dict[str, str] = {}
+    made = []
+    for one in incoming:
+        trajectory = _make_trajectory(target.source, one)
+        writer = _Writer(trajectory, versions, tools)
+        made.append((trajectory, [writer.make_step(step) for step in one.steps]))
     steps = [step for _, own in made for step in own]
-    Trajectory.objects.bulk_create([trajectory for trajectory, _ in made])
-    Step.objects.bulk_create(steps, batch_size=500)
+    copy_rows([trajectory for trajectory, _ in made])
+    copy_rows(steps)
+    store_tools(tools, project_id=target.source.project_id)
     keep_words(steps)
     return made
 
 
-def _make_trajectory(target: Target, incoming: Incoming) -> tuple[Trajectory, list[Step]]:
+def _make_trajectory(source: Import, incoming: Incoming) -> Trajectory:
     now = timezone.now()
     started_at = incoming.started_at or _first_time(incoming) or now
     times = [moment for step in incoming.steps if (moment := step.ended_at or step.started_at)]
-    ended_at = max([started_at, *times])
-    source = target.source
-    trajectory = Trajectory(
+    return Trajectory(
         project_id=source.project_id,
         agent_id=source.agent_id,
         channel=source.channel or incoming.channel or Channel.TRAIN,
@@ -82,14 +88,12 @@ def _make_trajectory(target: Target, incoming: Incoming) -> tuple[Trajectory, li
         has_error=incoming.has_error,
         state=TrajectoryState.COMPLETE,
         started_at=started_at,
-        last_step_at=ended_at,
+        last_step_at=max([started_at, *times]),
         completed_at=now,
         n_steps=len(incoming.steps),
         n_prompt_tokens=sum(len(step.prompt_ids) // ID_BYTES for step in incoming.steps),
         n_completion_tokens=sum(len(step.completion_ids) // ID_BYTES for step in incoming.steps),
     )
-    writer = _Writer(trajectory, target.find_versions(incoming.steps), ended_at)
-    return trajectory, [writer.make_step(step) for step in incoming.steps]
 
 
 def _first_time(incoming: Incoming) -> datetime | None:
@@ -101,21 +105,17 @@ def _make_title(incoming: Incoming) -> str:
     return chat.make_title(first.messages) if first.messages else ""
 
 
-def _count_shared(said: Sequence[str], messages: Sequence[str]) -> int:
-    """Return how many messages (JSON) both begin with."""
-    pairs = zip(said, messages, strict=False)
-    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
-
-
 class _Writer:
     """Makes the steps of one trajectory, each where it goes on from another."""
 
-    def __init__(self, trajectory: Trajectory, versions: Mapping[str, Version], at: datetime) -> None:
+    def __init__(self, trajectory: Trajectory, versions: Mapping[str, Version], tools: dict[str, str]) -> None:
+        """`tools` takes the lists of tools that the steps were offered, as JSON, by their digests."""
         self._trajectory = trajectory
         self._versions = versions
-        self._at = at
+        self._tools = tools
         self._index = TokenIndex()
         self._made: list[tuple[Step, list[str]]] = []  # with its messages and answer, as JSON
+        self._spelled: dict[int, str] = {}
 
     def make_step(self, incoming: IncomingStep) -> Step:
         version = self._versions.get(incoming.version)
@@ -127,7 +127,7 @@ class _Writer:
             version=version,
             completion_token_ids=incoming.completion_ids,
             logprobs=incoming.logprobs or b"",
-            answer=chat.dump_json(incoming.answer).encode(),
+            answer=self._spell(incoming.answer).encode(),
             side_call=incoming.side_call,
             n_prompt_tokens=len(incoming.prompt_ids) // ID_BYTES,
             n_completion_tokens=len(incoming.completion_ids) // ID_BYTES,
@@ -142,8 +142,8 @@ class _Writer:
             top_k=incoming.sampling.top_k,
             client_step_id=incoming.client_step_id,
             metadata={**incoming.metadata, **foreign},
-            started_at=incoming.started_at or incoming.ended_at or self._at,
-            ended_at=incoming.ended_at or incoming.started_at or self._at,
+            started_at=incoming.started_at or incoming.ended_at or self._trajectory.last_step_at,
+            ended_at=incoming.ended_at or incoming.started_at or self._trajectory.last_step_at,
         )
         self._share_tokens(step, incoming)
         self._share_messages(step, incoming)
@@ -161,25 +161,32 @@ class _Writer:
         if not incoming.messages:
             step.tail_messages = b"[]"
             return
-        messages = [chat.dump_json(message) for message in incoming.messages]
+        messages = list(map(self._spell, incoming.messages))
         parent, said = self._find_said(messages, follows=incoming.follows)
         step.parent_id = parent.pk if parent else None
-        step.shared_messages = _count_shared(said, messages)
-        step.tail_messages = f"[{','.join(messages[step.shared_messages :])}]".encode()
-        self._made.append((step, [*messages, chat.dump_json(incoming.answer)]))
+        step.shared_messages, step.tail_messages = split_spelled(said, messages)
+        self._made.append((step, [*messages, self._spell(incoming.answer)]))
         self._keep_tools(step, incoming)
+
+    def _spell(self, value: Any) -> str:
+        """Return it as JSON, from memory when it was just spelled: a conversation's steps hold the same messages."""
+        spelled = self._spelled.get(id(value))
+        if spelled is None:
+            spelled = self._spelled[id(value)] = chat.dump_json(value)
+        return spelled
 
     def _find_said(self, messages: list[str], *, follows: int | None) -> tuple[Step | None, list[str]]:
         """Return the step that these messages (JSON) go on from, and what had been said with it."""
         if follows is not None and follows < len(self._made):
             return self._made[follows]
         near = self._made[-_LOOK_BACK:]
-        shares = [(_count_shared(said, messages), place) for place, (_, said) in enumerate(near)]
+        shares = [(count_shared(said, messages), place) for place, (_, said) in enumerate(near)]
         shared, place = max(shares, default=(0, 0))
         return near[place] if shared else (None, [])
 
     def _keep_tools(self, step: Step, incoming: IncomingStep) -> None:
-        tools_json = chat.dump_json(incoming.tools) if incoming.tools else ""
-        step.tools_digest = chat.hash_text(tools_json) if tools_json else ""
+        if incoming.tools:
+            tools = self._spell(incoming.tools)
+            step.tools_digest = chat.hash_text(tools)
+            self._tools[step.tools_digest] = tools
         step.chain = chat.hash_text(chat.system_text(incoming.messages), step.tools_digest)
-        store_tools(project_id=self._trajectory.project_id, digest=step.tools_digest, tools_json=tools_json)

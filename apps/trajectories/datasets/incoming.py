@@ -7,7 +7,7 @@ import hashlib
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import pairwise
 from typing import Any
@@ -31,7 +31,7 @@ class BadLine(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class IncomingStep:
-    """One model call. Tokens or messages (or both): ids are int32 and log-probs float32, packed; None: it has none.
+    """One model call, in tokens or in messages: ids are int32 and log-probs float32, packed; None: it has none.
 
     `follows` is the place (in the trajectory's list) of the step that its messages go on from, None if nothing is
     known of that.
@@ -129,8 +129,9 @@ def check_reward(line: int, reward: float | None, *, name: str) -> None:
 
 def hash_incoming(incoming: Incoming) -> str:
     """Return the SHA-256 (hex) over all that it says, but for its name and where in a file it stood."""
-    steps = [replace(step, line=0) for step in incoming.steps]
-    content = asdict(replace(incoming, line=0, source_id="", steps=steps))
+    # `asdict` would copy every message of every step.
+    steps = [{**vars(step), "line": 0, "sampling": vars(step.sampling)} for step in incoming.steps]
+    content = {**vars(incoming), "line": 0, "source_id": "", "steps": steps}
     return hashlib.sha256(json.dumps(content, sort_keys=True, default=_spell).encode()).hexdigest()
 
 
