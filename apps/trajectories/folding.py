@@ -1,5 +1,4 @@
-"""Turns exchanges into steps of trajectories. Knows neither the loop nor the locks around it
-(`recorder.py`)."""
+"""Turns exchanges into steps of trajectories. Knows neither the loop nor the locks around it (`recorder.py`)."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

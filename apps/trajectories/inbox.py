@@ -19,6 +19,7 @@ from apps.core.errors import Conflict, InvalidInput, NotFound
 from apps.core.ids import is_id
 from apps.core.live import publish_news
 from apps.core.paging import Page, page_newest_first
+from apps.trajectories.calls import GENERATE
 from apps.trajectories.models import Exchange, SideCall, Step, Trajectory
 from apps.trajectories.recorder import fold_agent
 from apps.trajectories.services import find_trajectory
@@ -117,7 +118,7 @@ def _make_item(row: Exchange, kind: Kind, names: dict[str, str], *, why: str) ->
 
 
 def _explain_unassigned(row: Exchange) -> str:
-    if row.dialect == "generate":
+    if row.dialect == GENERATE:
         return "a call in tokens that names no trajectory: its maker has not submitted it as a step"
     if row.error:
         return f"it failed before any conversation began: {row.error}"

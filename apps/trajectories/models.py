@@ -69,7 +69,7 @@ class Exchange(models.Model):
     engine_id = models.CharField(max_length=ID_MAX_LENGTH, blank=True)
     trajectory_id = models.CharField(max_length=ID_MAX_LENGTH, blank=True)  # named by the client, checked
     session_key = models.CharField(max_length=400, blank=True)  # named by the client, free text
-    dialect = models.CharField(max_length=20)  # "chat"
+    dialect = models.CharField(max_length=20)  # of the client's request: "chat", "messages", …
     response_id = models.CharField(max_length=80, blank=True)  # chatcmpl-…, as the agent was told
     request = SharedField()  # the body as received
     headers = models.BinaryField()  # JSON object of the headers kept for session finding

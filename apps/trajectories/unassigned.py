@@ -20,7 +20,6 @@ class UnassignedCall(models.Model):
     noticed_at = models.DateTimeField(default=timezone.now)
 
     class Meta:
-        app_label = "trajectories"
         indexes = [models.Index(fields=["project_id", "-exchange_id"], name="unassigned_by_project")]
 
     def __str__(self) -> str:

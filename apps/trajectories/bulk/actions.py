@@ -14,10 +14,12 @@ from django.utils import timezone
 from apps.accounts.access import Caller
 from apps.accounts.models import Project, Role
 from apps.core.errors import InvalidInput, NotFound, ServiceError
+from apps.core.ids import is_id
+from apps.core.live import publish_news
 from apps.core.texts import NUL_OR_HALF, is_storable
 from apps.trajectories.bulk.models import BulkJob, TrajectoryTag
 from apps.trajectories.datasets.models import AddedBy, Dataset
-from apps.trajectories.datasets.services import add_to_dataset, remove_from_dataset
+from apps.trajectories.datasets.services import delete_members, insert_members
 from apps.trajectories.models import Channel, Trajectory, TrajectoryState
 
 Settings = dict[str, Any]
@@ -102,8 +104,8 @@ def _check_dataset(project: Project, settings: Mapping[str, Any]) -> Settings:
 
 
 def _find_dataset(project_id: str, dataset_id: str) -> Dataset:
-    known = Dataset.objects.select_related("project__team").filter(project=project_id)
-    found = known.filter(pk=dataset_id).first() if is_storable(dataset_id) else None
+    known = Dataset.objects.filter(project=project_id)
+    found = known.filter(pk=dataset_id).first() if is_id(dataset_id, "dset") else None
     if found is None:
         raise NotFound(f"this project has no dataset {dataset_id!r}", field="dataset")
     return found
@@ -205,20 +207,15 @@ def _undo_delete(_job: BulkJob, before: Mapping[str, Any]) -> None:
 def _add_to_dataset(job: BulkJob, rows: Sequence[Trajectory]) -> Outcomes:
     dataset = _find_dataset(job.project_id, job.settings["dataset"])
     ids = [row.pk for row in rows]
-    known = set(dataset.members.filter(trajectory_id__in=ids).values_list("trajectory_id", flat=True))
-    add_to_dataset(
-        dataset=dataset,
-        caller=caller_of(job),
-        trajectories=Trajectory.objects.filter(pk__in=ids),
-        how=AddedBy.BULK,
-        query=job.query,
-    )
-    return {pk: Outcome(before=None if pk in known else False) for pk in ids}
+    fresh = insert_members(dataset, ids, how=AddedBy.BULK, query=job.query, by=caller_of(job).name)
+    publish_news(job.project_id, kind="dataset", object_id=dataset.pk)
+    return {pk: Outcome(before=False if pk in fresh else None) for pk in ids}
 
 
 def _undo_dataset(job: BulkJob, before: Mapping[str, Any]) -> None:
     dataset = _find_dataset(job.project_id, job.settings["dataset"])
-    remove_from_dataset(dataset=dataset, caller=caller_of(job), ids=list(before))
+    delete_members(dataset, list(before))
+    publish_news(job.project_id, kind="dataset", object_id=dataset.pk)
 
 
 TAG = Action(name="tag", words="tag", done="tagged", role=Role.REVIEWER, check=_check_tag, apply=_tag, undo=_undo_tag)

@@ -21,7 +21,6 @@ class TrajectoryTag(models.Model):
     name = models.CharField(max_length=40)
 
     class Meta:
-        app_label = "trajectories"
         indexes = [models.Index(fields=["name", "-trajectory"], name="trajectory_by_tag")]
         constraints = [models.UniqueConstraint(fields=["trajectory", "name"], name="tag_is_put_once")]
 
@@ -66,7 +65,6 @@ class BulkJob(models.Model):
     ended_at = models.DateTimeField(null=True)
 
     class Meta:
-        app_label = "trajectories"
         indexes = [
             models.Index(fields=["project", "-id"], name="job_by_project"),
             models.Index(
@@ -98,7 +96,6 @@ class BulkChange(models.Model):
     is_undone = models.BooleanField(default=False)
 
     class Meta:
-        app_label = "trajectories"
         indexes = [
             models.Index(fields=["job", "id"], condition=~models.Q(error=""), name="failed_bulk_change"),
         ]

@@ -108,19 +108,24 @@ def add_to_dataset(
     added = 0
     ids = trajectories.filter(project_id=dataset.project_id).order_by().values_list("id", flat=True)
     for chunk in _chunks(ids.iterator(chunk_size=_CHUNK)):
-        known = set(dataset.members.filter(trajectory_id__in=chunk).values_list("trajectory_id", flat=True))
-        fresh = [
-            DatasetMember(
-                dataset=dataset, trajectory_id=trajectory_id, added_how=how, query=query, added_by=caller.name
-            )
-            for trajectory_id in chunk
-            if trajectory_id not in known
-        ]
-        DatasetMember.objects.bulk_create(fresh, ignore_conflicts=True)  # another call may have been faster
-        added += len(fresh)
+        added += len(insert_members(dataset, chunk, how=how, query=query, by=caller.name))
     if added:
         _tell(dataset, caller, "dataset.added_to", n=added)
     return added
+
+
+def insert_members(dataset: Dataset, ids: Collection[str], *, how: AddedBy, query: str, by: str) -> set[str]:
+    """Put trajectories of the dataset's project into it and return which are new in it. Whoever calls has asked for the
+    role, and tells of it.
+    """
+    known = set(dataset.members.filter(trajectory_id__in=ids).values_list("trajectory_id", flat=True))
+    fresh = [
+        DatasetMember(dataset=dataset, trajectory_id=trajectory_id, added_how=how, query=query, added_by=by)
+        for trajectory_id in ids
+        if trajectory_id not in known
+    ]
+    DatasetMember.objects.bulk_create(fresh, ignore_conflicts=True)  # another call may have been faster
+    return {member.trajectory_id for member in fresh}
 
 
 def add_ids_to_dataset(*, dataset: Dataset, caller: Caller, ids: Collection[str]) -> int:
@@ -137,9 +142,15 @@ def add_ids_to_dataset(*, dataset: Dataset, caller: Caller, ids: Collection[str]
 def remove_from_dataset(*, dataset: Dataset, caller: Caller, ids: Collection[str]) -> int:
     """Take trajectories out by their ids and return how many were in it. Snapshots keep them."""
     require_role(caller, dataset.project, Role.REVIEWER)
-    removed, _ = DatasetMember.objects.filter(dataset=dataset, trajectory_id__in=_check_ids(ids)).delete()
+    removed = delete_members(dataset, _check_ids(ids))
     if removed:
         _tell(dataset, caller, "dataset.removed_from", n=removed)
+    return removed
+
+
+def delete_members(dataset: Dataset, ids: Collection[str]) -> int:
+    """Do the opposite of `insert_members`; returns how many were in it."""
+    removed, _ = DatasetMember.objects.filter(dataset=dataset, trajectory_id__in=ids).delete()
     return removed
 
 

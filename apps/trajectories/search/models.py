@@ -26,7 +26,6 @@ class TrajectoryText(models.Model):
     words = SearchVectorField()
 
     class Meta:
-        app_label = "trajectories"
         indexes = [GinIndex(fields=["words"], name="trajectory_by_words")]
 
     def __str__(self) -> str:
@@ -42,7 +41,6 @@ class TrajectoryVersion(models.Model):
     version = models.ForeignKey("registry.Version", on_delete=models.CASCADE, related_name="+", db_index=False)
 
     class Meta:
-        app_label = "trajectories"
         indexes = [models.Index(fields=["version", "-trajectory"], name="trajectory_by_version")]
         constraints = [
             models.UniqueConstraint(fields=["trajectory", "version"], name="version_is_noted_once"),
@@ -64,7 +62,6 @@ class SavedView(models.Model):
     deleted_at = models.DateTimeField(null=True)
 
     class Meta:
-        app_label = "trajectories"
         constraints = [
             models.UniqueConstraint(
                 fields=["project", "name"], condition=models.Q(deleted_at=None), name="view_name_is_used_once"
@@ -82,9 +79,6 @@ class ListLook(models.Model):
     columns = ArrayField(models.CharField(max_length=20))
     density = models.CharField(max_length=10, blank=True)
     widths = models.JSONField(default=dict)  # column → pixels, of those whose width was changed
-
-    class Meta:
-        app_label = "trajectories"
 
     def __str__(self) -> str:
         return f"look of {self.user_id}"

@@ -25,7 +25,8 @@ def list_views(project: Project) -> list[SavedView]:
 
 def list_restorable(project: Project) -> list[SavedView]:
     """Return the views that were deleted a short while ago."""
-    return list(SavedView.objects.filter(project=project, deleted_at__gte=timezone.now() - RESTORABLE)[:10])
+    gone = SavedView.objects.filter(project=project, deleted_at__gte=timezone.now() - RESTORABLE)
+    return list(gone.order_by("-deleted_at")[:10])
 
 
 def save_view(*, caller: Caller, project: Project, name: str, query: str) -> SavedView:
