@@ -17,6 +17,7 @@ from django.db.backends.utils import CursorWrapper
 from django.utils import timezone
 
 from apps.core.ids import first_id, read_time
+from apps.trajectories.sql_states import is_lock_refused
 
 log = structlog.get_logger(__name__)
 
@@ -122,7 +123,7 @@ def make_months(*, ahead: int = AHEAD, now: datetime | None = None) -> list[str]
             try:
                 _make_part(table, month)
             except OperationalError as error:
-                if getattr(error.__cause__, "sqlstate", None) != "55P03":  # lock_not_available
+                if not is_lock_refused(error):
                     raise
                 log.warning("months.busy", table=table.name, month=f"{month:%Y-%m}")
                 break

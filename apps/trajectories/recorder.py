@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
 import structlog
-from django.db import Error, InterfaceError, OperationalError, connection, transaction
+from django.db import OperationalError, connection, transaction
 from django.utils import timezone
 
 from apps.accounts.services import mark_keys_used
@@ -19,6 +19,7 @@ from apps.trajectories.folding import fold_exchanges
 from apps.trajectories.models import Exchange
 from apps.trajectories.querysets import ExchangeQuerySet
 from apps.trajectories.spool_hold import SpoolHold
+from apps.trajectories.sql_states import is_deadlock, is_lock_refused, is_transient
 from apps.trajectories.unassigned import keep_unassigned
 
 log = structlog.get_logger(__name__)
@@ -26,9 +27,6 @@ log = structlog.get_logger(__name__)
 _hold = SpoolHold()
 ROUND = 200
 BATCH = 100  # in one transaction
-# Classes of SQLSTATE that say "not now" and nothing about the exchange: connection, rollback, a table that is not
-# migrated yet, resources, locks, shutdown.
-_TRANSIENT_CLASSES = ("08", "40", "42", "53", "55", "57")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -181,7 +179,7 @@ def _lock_agent(agent_id: str, *, wait_s: float) -> bool:
             with transaction.atomic():
                 cursor.execute("SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))", [f"fold {agent_id}"])
         except OperationalError as error:
-            if sql_state(error) != "55P03":  # lock_not_available
+            if not is_lock_refused(error):
                 raise
             return False
         cursor.execute("SELECT set_config('lock_timeout', '0', true)")
@@ -194,21 +192,3 @@ def _set_aside(exchange_id: str, error: Exception) -> int:
     reason = f"{type(error).__name__}: {error}".replace("\x00", "")[:2000]
     reason = reason.encode("utf-8", "replace").decode()
     return Exchange.objects.filter(pk=exchange_id, folded_at=None).update(folded_at=timezone.now(), fold_error=reason)
-
-
-def is_transient(error: Exception) -> bool:
-    """Say whether the error is about the server or the moment and not about the row."""
-    state = sql_state(error)
-    if state is None:
-        return isinstance(error, (OperationalError, InterfaceError))  # the connection itself
-    return isinstance(error, Error) and state.startswith(_TRANSIENT_CLASSES)
-
-
-def is_deadlock(error: Exception) -> bool:
-    """Say whether Postgres took this transaction back because of another one: alone it will go through."""
-    return (sql_state(error) or "").startswith("40")
-
-
-def sql_state(error: BaseException) -> str | None:
-    """Return Postgres's five-letter code, None for an error of the connection itself."""
-    return getattr(error.__cause__, "sqlstate", None)

@@ -16,7 +16,7 @@ from apps.core.ids import first_id
 from apps.trajectories.datasets.models import DatasetMember
 from apps.trajectories.models import Exchange, Step, Trajectory, TrajectoryState
 from apps.trajectories.months import CALLS, STEMS, STEPS, Table, drop_parts
-from apps.trajectories.recorder import sql_state
+from apps.trajectories.sql_states import is_lock_refused
 from apps.trajectories.unassigned import UnassignedCall
 
 log = structlog.get_logger(__name__)
@@ -82,7 +82,7 @@ def _drop(table: Table, before: datetime) -> None:
     try:
         drop_parts(table, before=before)
     except OperationalError as error:
-        if sql_state(error) != "55P03":  # lock_not_available
+        if not is_lock_refused(error):
             raise
         raise Conflict(f"{table.name} is in use: try again in a minute", retry_after_s=60) from error
     log.warning("months.dropped", table=table.name, before=f"{before:%Y-%m}")

@@ -17,10 +17,10 @@ from apps.core.errors import InvalidInput
 from apps.core.paging import Page, page_newest_first
 from apps.trajectories.models import Trajectory
 from apps.trajectories.querysets import TrajectoryQuerySet
-from apps.trajectories.recorder import sql_state
 from apps.trajectories.search.compiling import Scope, narrow_rows
 from apps.trajectories.search.fields import ANY, NONE
 from apps.trajectories.search.language import Filter, Query, parse_query
+from apps.trajectories.sql_states import is_out_of_time
 
 PATIENCE_MS = 8_000
 DIRECT_MS = 120  # then an index does not serve the search
@@ -29,7 +29,6 @@ FIRST_STRETCH = 1000  # trajectories
 # Postgres does not know that ids sort by time: for what lies before an end it would walk past all that is younger. This
 # has it find those by the index on their beginning, and sort then.
 BY_NO_INDEX = Concat("pk", Value("")).desc()
-_STOPPED = "57014"  # query_canceled: its time was up
 
 
 class TooSlow(InvalidInput):
@@ -151,7 +150,7 @@ def patience(*, limit_ms: int = PATIENCE_MS) -> Iterator[None]:
             yield
             cursor.execute("SELECT set_config('statement_timeout', '0', true)")  # an outer transaction goes on
     except OperationalError as error:
-        if sql_state(error) != _STOPPED:
+        if not is_out_of_time(error):
             raise
         raise TooSlow(
             f"this search takes longer than {limit_ms / 1000:g} s: narrow it, say with from:7d or agent:…", field="q"
