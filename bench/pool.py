@@ -5,7 +5,8 @@
 The conversations have the shape of the captured ones of OpenClaw: a long system text and tools, turns that call a tool
 and read its result, and a message at the end of every request that the next one no longer has. Naive is what storing
 each call whole takes; unique tokens are the nodes of the best trie there can be. Only the token columns are held
-against them. Prints a table and, last, one line `BENCH_POOL {json}`. Starts its own Postgres (fsync on) and Valkey.
+against them. Then all of it leaves as a file, in messages and in tokens, and comes into another project. Prints a
+table and, last, one line `BENCH_POOL {json}`. Starts its own Postgres (fsync on) and Valkey.
 """
 
 import argparse
@@ -174,6 +175,82 @@ def time_queries() -> dict[str, float]:
     }
 
 
+@dataclass(frozen=True, kw_only=True)
+class Transfer:
+    """How fast the pool's trajectories leave it as JSON lines and come into another project. `import_to_copy`: what the
+    import takes to what Postgres takes for the same bytes in one COPY."""
+
+    shape: str
+    n_bytes: int
+    exported_per_s: float
+    imported_per_s: float
+    import_to_copy: float
+
+
+def time_transfer(project: Any, shape: str, folder: Path) -> Transfer:
+    """Export what is in the project, import it elsewhere, and copy the same lines as they are."""
+    from apps.trajectories.datasets.row_files import write_rows  # noqa: PLC0415
+    from apps.trajectories.datasets.rows import render_rows  # noqa: PLC0415
+    from apps.trajectories.models import Step, Trajectory  # noqa: PLC0415
+
+    path = folder / f"{shape}.jsonl"
+    rows = Trajectory.objects.of_project(project).order_by("pk")
+    n_steps = Step.objects.filter(trajectory__project=project).count()
+    lines = (line for trajectory in rows for line in render_rows(trajectory, shape=shape))
+    exported_s = time_s(lambda: write_rows(path, lines, shape=shape, file_format="jsonl"))
+    imported_s, copied_s = time_s(lambda: import_file(path)), time_s(lambda: copy_lines(path))
+    return Transfer(
+        shape=shape,
+        n_bytes=path.stat().st_size,
+        exported_per_s=round(n_steps / exported_s, 1),
+        imported_per_s=round(n_steps / imported_s, 1),
+        import_to_copy=round(imported_s / copied_s, 1),
+    )
+
+
+def time_s(work: Callable[[], object]) -> float:
+    start = time.perf_counter()
+    work()
+    return time.perf_counter() - start
+
+
+def import_file(path: Path) -> None:
+    """Import a file into a project of its own."""
+    from apps.accounts.access import Caller  # noqa: PLC0415
+    from apps.accounts.models import Scope  # noqa: PLC0415
+    from apps.feedback.importing import reward_imported  # noqa: PLC0415
+    from apps.trajectories.datasets.import_job import run_import  # noqa: PLC0415
+    from apps.trajectories.datasets.importing import ImportSettings, start_import  # noqa: PLC0415
+    from tests.factories.accounts import ApiKeyFactory  # noqa: PLC0415
+
+    key = ApiKeyFactory.create(scope=Scope.MANAGE)
+    data = path.read_bytes()
+    source = start_import(
+        agent=key.agent,
+        caller=Caller(key=key),
+        chunks=[data],
+        file_name=path.name,
+        n_bytes=len(data),
+        settings=ImportSettings(),
+    )
+    run_import(source.pk, reward=reward_imported, slice_s=3600)
+    source.refresh_from_db()
+    if source.n_imported != source.n_total:
+        raise SystemExit(f"{source.n_imported} of {source.n_total} trajectories were imported: {source.error}")
+
+
+def copy_lines(path: Path) -> None:
+    """Write the file's lines into a table of texts."""
+    from django.db import connection  # noqa: PLC0415
+
+    with connection.cursor() as cursor:
+        cursor.execute("CREATE TABLE IF NOT EXISTS bench_lines (line text)")
+        with path.open() as file, cursor.copy("COPY bench_lines FROM STDIN (FORMAT BINARY)") as copy:
+            copy.set_types(["text"])
+            for line in file:
+                copy.write_row([line])
+
+
 def median_ms(ask: Callable[[], object]) -> float:
     times = []
     for _ in range(N_TIMED):
@@ -191,7 +268,7 @@ def show_sizes(title: str, sizes: Sizes) -> None:
     )
 
 
-def run(options: argparse.Namespace) -> None:
+def run(options: argparse.Namespace, folder: Path) -> None:
     (key,) = make_keys(1)
     first = list(converse(key, "first", n_turns=options.turns))
     take_in(first)
@@ -206,6 +283,12 @@ def run(options: argparse.Namespace) -> None:
     queries = time_queries()
     for name, value in queries.items():
         print(f"{name:22}{value:>8.2f} ms")
+    transfers = [time_transfer(key.agent.project, shape, folder) for shape in ("messages", "tokens")]
+    for one in transfers:
+        print(
+            f"{one.shape:22}{one.n_bytes / 1e6:>8.2f} MB   exported {one.exported_per_s:.1f} steps/s   "
+            f"imported {one.imported_per_s:.1f} steps/s   import / COPY {one.import_to_copy:.1f}"
+        )
     result = {
         "n_turns": options.turns,
         "one": {**asdict(one), "to_naive": one.to_naive, "to_unique_tokens": one.to_unique_tokens},
@@ -218,6 +301,7 @@ def run(options: argparse.Namespace) -> None:
         "folded_per_s": round(folded, 1),
         "inserted_per_s": round(inserted, 1),
         "queries_ms": queries,
+        "transfers": [asdict(one) for one in transfers],
     }
     print(f"BENCH_POOL {json.dumps(result)}")
 
@@ -232,7 +316,7 @@ def main() -> None:
     with ExitStack() as stack:
         stack.callback(shutil.rmtree, folder, ignore_errors=True)
         set_up(start_services(folder, stack))
-        run(options)
+        run(options, folder)
 
 
 if __name__ == "__main__":
