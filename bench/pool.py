@@ -284,10 +284,10 @@ def run(options: argparse.Namespace, folder: Path) -> None:
     for name, value in queries.items():
         print(f"{name:22}{value:>8.2f} ms")
     transfers = [time_transfer(key.agent.project, shape, folder) for shape in ("messages", "tokens")]
-    for one in transfers:
+    for moved in transfers:
         print(
-            f"{one.shape:22}{one.n_bytes / 1e6:>8.2f} MB   exported {one.exported_per_s:.1f} steps/s   "
-            f"imported {one.imported_per_s:.1f} steps/s   import / COPY {one.import_to_copy:.1f}"
+            f"{moved.shape:22}{moved.n_bytes / 1e6:>8.2f} MB   exported {moved.exported_per_s:.1f} steps/s   "
+            f"imported {moved.imported_per_s:.1f} steps/s   import / COPY {moved.import_to_copy:.1f}"
         )
     result = {
         "n_turns": options.turns,
@@ -301,7 +301,7 @@ def run(options: argparse.Namespace, folder: Path) -> None:
         "folded_per_s": round(folded, 1),
         "inserted_per_s": round(inserted, 1),
         "queries_ms": queries,
-        "transfers": [asdict(one) for one in transfers],
+        "transfers": [asdict(moved) for moved in transfers],
     }
     print(f"BENCH_POOL {json.dumps(result)}")
 

@@ -95,5 +95,7 @@ def test_the_recorder_notes_the_cause_and_lists_find_it(key: ApiKey) -> None:
     fold_pending()
     unnamed = Step.objects.exclude(trajectory__session_key="s").order_by("index")
     assert [step.prefix_break for step in unnamed] == ["", PrefixBreak.EDIT]
-    found = {cause: search(project=key.agent.project, q=f"break:{cause}", before=None, limit=5).items for cause in BREAKS}
+    found = {
+        cause: search(project=key.agent.project, q=f"break:{cause}", before=None, limit=5).items for cause in BREAKS
+    }
     assert {cause: rows for cause, rows in found.items() if rows} == {PrefixBreak.EDIT: [unnamed[0].trajectory]}

@@ -64,7 +64,11 @@ class ExportBodySerializer(StrictSerializer):
     snapshot = serializers.CharField(max_length=ID_MAX_LENGTH, allow_blank=True, default="")
     dataset = serializers.CharField(max_length=ID_MAX_LENGTH, allow_blank=True, default="")
     query = serializers.CharField(
-        allow_blank=True, allow_null=True, max_length=MAX_LENGTH, default=None, help_text='a search; "" finds everything'
+        allow_blank=True,
+        allow_null=True,
+        max_length=MAX_LENGTH,
+        default=None,
+        help_text='a search; "" finds everything',
     )
     shape = serializers.ChoiceField(choices=Shape.choices)
     format = serializers.ChoiceField(choices=FileFormat.choices, default=FileFormat.JSONL)

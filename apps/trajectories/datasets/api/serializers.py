@@ -159,7 +159,11 @@ class AdditionBodySerializer(StrictSerializer):
         child=serializers.CharField(max_length=ID_MAX_LENGTH), max_length=services.MAX_IDS, default=list
     )
     query = serializers.CharField(
-        allow_blank=True, allow_null=True, max_length=MAX_LENGTH, default=None, help_text='a search; "" finds everything'
+        allow_blank=True,
+        allow_null=True,
+        max_length=MAX_LENGTH,
+        default=None,
+        help_text='a search; "" finds everything',
     )
 
     def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
