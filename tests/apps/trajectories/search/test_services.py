@@ -219,7 +219,10 @@ class TestSearchesThatNoIndexServes:
     def made(self, agent: Agent) -> list[str]:
         return [TrajectoryFactory.create(agent=agent, has_error=index in {0, 8}).pk for index in range(10)]
 
-    def test_with_time_it_finds_the_same(self, project: Project, made: list[str]) -> None:
+    def test_with_time_it_finds_the_same(
+        self, project: Project, made: list[str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(services, "WALK_MS", 60_000)
         page = search(project=project, q="has:error", before=None, limit=5)
         assert [row.pk for row in page.items] == [made[8], made[0]]
         assert (page.next_before, page.is_cut) == (None, False)
