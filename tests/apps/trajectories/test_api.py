@@ -48,7 +48,12 @@ class TestOpen:
         assert (answer.status_code, answer.json()["code"]) == (413, "request_too_large")
 
     def test_no_project_has_a_nul_in_its_name(self, key_client: APIClient) -> None:
-        assert key_client.post(f"{LIST}?project=%00", {}).status_code == 404
+        answer = key_client.post(f"{LIST}?project=%00", {})
+        assert (answer.status_code, answer.json()["field"]) == (400, "project")
+
+    def test_it_refuses_what_its_address_cannot_say(self, key_client: APIClient) -> None:
+        answer = key_client.post(f"{LIST}?agent=clerk", {})
+        assert (answer.status_code, answer.json()["field"]) == (400, "agent")
 
     def test_it_works(self, key_client: APIClient, agent: Agent, key: ApiKey) -> None:
         body = {"channel": "val", "group": "g1", "metadata": {"task": 3}}
