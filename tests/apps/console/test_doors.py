@@ -9,6 +9,7 @@ from apps.trajectories.models import Step, Trajectory
 
 PAGES = (
     "/p/shop/",
+    "/p/shop/people",
     "/p/shop/agents",
     "/p/shop/agents/clerk",
     "/p/shop/agents/clerk/keys/{key}/first-call",
@@ -26,6 +27,9 @@ PAGES = (
 )
 OWNER, TRAINER, REVIEWER, VIEWER = "owner", "trainer", "reviewer", "viewer"
 CHANGES = (
+    ("/p/shop/people", OWNER),
+    ("/p/shop/people/user_00000000000000000000000000/role", OWNER),
+    ("/p/shop/people/user_00000000000000000000000000/remove", OWNER),
     ("/p/shop/agents", OWNER),
     ("/p/shop/agents/clerk/keys", OWNER),
     ("/p/shop/agents/clerk/keys/{key}/off", OWNER),
@@ -60,6 +64,7 @@ CHANGES = (
     ("/p/shop/providers/engn_00000000000000000000000000/rest", OWNER),
     ("/p/shop/providers/engn_00000000000000000000000000/remove", OWNER),
 )
+FORMS = {"/p/shop/people", "/p/shop/agents", "/p/shop/runs/new"}
 ONLY_POST = [address for address, _ in CHANGES if address not in PAGES]
 
 
@@ -127,7 +132,7 @@ def test_changes_cannot_be_linked_to(address: str, ids: dict[str, str], owner_br
     assert owner_browser.get(address.format(**ids)).status_code == 405
 
 
-@pytest.mark.parametrize("address", [page for page in PAGES if page not in {"/p/shop/agents", "/p/shop/runs/new"}])
+@pytest.mark.parametrize("address", [page for page in PAGES if page not in FORMS])
 def test_pages_take_no_post(address: str, ids: dict[str, str], owner_browser: Client) -> None:
     assert owner_browser.post(address.format(**ids)).status_code == 405
 
@@ -166,6 +171,7 @@ def test_what_is_not_there_is_a_page_in_words(address: str, ids: dict[str, str],
         ("/p/shop/trajectories?before=%00", 400),
         ("/p/shop/trajectories?agent=%00", 400),
         ("/p/shop/runs?before=%00", 400),
+        ("/p/shop/trajectories/{trajectory}/diff?with=%00", 404),
         ("/p/shop/runs/new?selection.agent=%00", 200),  # the form says what is wrong
         ("/p/shop/runs/new?selection.since=0001-01-01T00:00:00%2B23:00", 200),
     ],
@@ -173,7 +179,22 @@ def test_what_is_not_there_is_a_page_in_words(address: str, ids: dict[str, str],
 def test_what_postgres_cannot_look_for_is_refused_in_words(
     address: str, status: int, ids: dict[str, str], owner_browser: Client
 ) -> None:
-    assert owner_browser.get(address).status_code == status
+    assert owner_browser.get(address.format(**ids)).status_code == status
+
+
+@pytest.mark.parametrize(
+    ("address", "form"),
+    [
+        ("/p/shop/trajectories/{trajectory}/say", {"step": "\x00", "words": "x"}),
+        ("/p/shop/trajectories/{trajectory}/labels", {"step": "step_\x00", "value": "1"}),
+        ("/p/shop/rewards/tokens", {"agent": "\x00"}),
+        ("/p/shop/people/%00/remove", {}),
+    ],
+)
+def test_nor_does_a_form_make_it_look(
+    address: str, form: dict[str, str], ids: dict[str, str], owner_browser: Client
+) -> None:
+    assert owner_browser.post(address.format(**ids), form).status_code in {400, 404}
 
 
 def test_a_form_without_its_token_is_refused_in_words(trajectory: Trajectory, owner_browser: Client) -> None:
