@@ -6,11 +6,14 @@ later is that something supersedes it, and that its author is forgotten.
 """
 
 from django.db import models
+from django.db.models import Q
 from django.utils import timezone
 
+from apps.accounts.access import Caller
 from apps.accounts.models import ApiKey, Project, User
 from apps.core.ids import ID_MAX_LENGTH, new_id
 from apps.feedback.score_schema import Schema
+from apps.trajectories.blindness import Hidden
 from apps.trajectories.models import Step, Trajectory
 
 
@@ -63,6 +66,10 @@ class LabelQuerySet(models.QuerySet["Label"]):
     def standing(self) -> "LabelQuerySet":
         """Labels that are neither superseded nor taken back."""
         return self.current().filter(is_undo=False)
+
+    def seen_by(self, caller: Caller, *, hidden: Hidden) -> "LabelQuerySet":
+        """Those that the caller may see; of trajectories that are `hidden` from them (`blindness`) only their own."""
+        return self.filter(~Q(trajectory__in=hidden) | Q(author=caller.user)) if hidden else self
 
     def hints(self) -> "LabelQuerySet":
         """Standing words to the model: what it should have known at a step. For distillation."""

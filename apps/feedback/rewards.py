@@ -6,10 +6,12 @@ Knows labels and the schema in force; the arithmetic is in `scoring.py`.
 from collections.abc import Iterable, Sequence
 from itertools import groupby
 
+from apps.accounts.access import Caller
 from apps.core.live import publish_many, publish_news
-from apps.feedback.models import Label
+from apps.feedback.models import Label, LabelQuerySet
 from apps.feedback.schemas import ProjectSchema, find_schema
 from apps.feedback.scoring import Judgement, Score, Weighing, score_trajectory
+from apps.trajectories.blindness import find_hidden
 from apps.trajectories.models import Trajectory
 from apps.trajectories.services import set_rewards
 
@@ -18,6 +20,12 @@ def score_labels(*, trajectory: Trajectory, schema: ProjectSchema | None = None)
     """Return what the trajectory's current labels add up to; `schema` is the one in force, if it is known."""
     schema = schema or find_schema(trajectory.project_id)
     return _score(_counting([trajectory.pk], schema), schema)
+
+
+def score_seen(caller: Caller, trajectory: Trajectory) -> Score:
+    """Return what those of the trajectory's labels add up to that the caller may see now."""
+    schema = find_schema(trajectory.project_id)
+    return _score(_counting([trajectory.pk], schema).seen_by(caller, hidden=find_hidden(caller)), schema)
 
 
 def recompute(trajectory: Trajectory, *, schema: ProjectSchema | None = None) -> Score:
@@ -49,7 +57,7 @@ def score_many(trajectories: Sequence[Trajectory]) -> dict[str, Score]:
     return {pk: _score(group, schema) for pk, group in groupby(labels, key=lambda label: label.trajectory_id)}
 
 
-def _counting(trajectory_ids: Sequence[str], schema: ProjectSchema) -> Iterable[Label]:
+def _counting(trajectory_ids: Sequence[str], schema: ProjectSchema) -> LabelQuerySet:
     """Return the standing labels of fields that count, by trajectory, the oldest first."""
     names = [spec.name for spec in schema.fields.fields if spec.weight > 0]
     labels = Label.objects.standing().filter(trajectory__in=trajectory_ids, field__in=names)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from django.db import IntegrityError, transaction
-from django.db.models import Q, QuerySet
+from django.db.models import Q
 
 from apps.accounts.access import Caller
 from apps.accounts.models import Role
@@ -21,7 +21,9 @@ from apps.feedback.models import Label, LabelQuerySet, Source
 from apps.feedback.rewards import recompute
 from apps.feedback.schemas import ProjectSchema, find_schema
 from apps.feedback.score_schema import MAX_TEXT, REWARD_FIELD, FieldKind
+from apps.feedback.superseding import supersede
 from apps.feedback.thumbs.models import ThumbToken
+from apps.trajectories.blindness import find_hidden
 from apps.trajectories.messages import spoken_text
 from apps.trajectories.models import Step, Trajectory
 from apps.trajectories.services import find_trajectory
@@ -30,6 +32,8 @@ MAX_FIELD = 60
 MAX_END_USER = 100
 MAX_ANSWERS = 200
 Span = tuple[int, int]
+Target = tuple[str | None, Span | None, str]  # a step's id (None: the whole), some of its words, a field
+NOT_CURRENT = "this label is not current any more: somebody has changed it or taken it back"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,41 +130,59 @@ def add_labels(
     _check_words(end_user=end_user, idempotency_key=idempotency_key)
     if not answers or len(answers) > MAX_ANSWERS:
         raise InvalidInput(f"say 1 to {MAX_ANSWERS} things at once", field="answers")
+    if not idempotency_key:
+        return write_answers(author=author, trajectory=trajectory, answers=answers)
+    [answer] = answers
+    return [_add_once(author, trajectory, answer, idempotency_key)]
+
+
+def _add_once(author: Author, trajectory: Trajectory, answer: Answer, idempotency_key: str) -> Label:
+    """Add a label, or return the one that was added by this idempotency key before."""
     schema = find_schema(trajectory.project_id)
-    drafts = [_draft(answer, author=author, trajectory=trajectory, schema=schema) for answer in answers]
-    if idempotency_key:
-        [draft] = drafts
-        draft.idempotency_key = idempotency_key
+    draft = _draft(answer, author=author, trajectory=trajectory, schema=schema)
+    draft.idempotency_key = idempotency_key
     try:
-        labels = _write_labels(drafts, answers=answers, author=author, schema=schema)
+        with transaction.atomic():
+            locked = _lock(trajectory)
+            label = _find_repeated(draft, author=author)
+            if label is None:
+                [label] = _write_labels([draft], trajectory=locked, answers=[answer], author=author, schema=schema)
     except IntegrityError:  # Two requests with one idempotency key, on two trajectories at the same moment.
-        if not idempotency_key:
+        label = _find_repeated(draft, author=author)
+        if label is None:
             raise
-        labels = [_read_repeated(drafts[0], author=author)]
     trajectory.refresh_from_db(fields=["reward"])
+    return label
+
+
+def write_answers(
+    *, author: Author, trajectory: Trajectory, answers: Sequence[Answer], schema: ProjectSchema | None = None
+) -> list[Label]:
+    """Add what an author says whose right to say it was looked at before; what they, or an earlier version of a grader,
+    said of the same targets is superseded. `schema` is the one in force, if it is known.
+
+    Raises InvalidInput for a value that its field does not take (any more). A transaction around it is undone as well.
+    """
+    schema = schema or find_schema(trajectory.project_id)
+    drafts = [_draft(answer, author=author, trajectory=trajectory, schema=schema) for answer in answers]
+    with transaction.atomic(savepoint=False):
+        locked = _lock(trajectory)
+        labels = _write_labels(drafts, trajectory=locked, answers=answers, author=author, schema=schema)
+    trajectory.reward = locked.reward
     return labels
 
 
-def add_grades(*, grader: GraderVersion, source: Source, trajectory: Trajectory, answers: Sequence[Answer]) -> None:
-    """Add what a grader says; what it, or an earlier version of it, said of the same target before is superseded.
-
-    Raises InvalidInput for a value that the field does not take (any more).
-    """
-    author = Author(source=source, grader=grader)
-    schema = find_schema(trajectory.project_id)
-    drafts = [_draft(answer, author=author, trajectory=trajectory, schema=schema) for answer in answers]
-    _write_labels(drafts, answers=answers, author=author, schema=schema)
+def _lock(trajectory: Trajectory) -> Trajectory:
+    """One author at a time on it."""
+    return Trajectory.objects.select_for_update().get(pk=trajectory.pk)
 
 
 def add_vote(*, token: ThumbToken, end_user: str, answer: Answer) -> Label:
     """Add what an end user says by a page's token; the same user's earlier word on the target is superseded."""
     assert answer.step is not None  # noqa: S101 (a page judges answers)
-    trajectory = answer.step.trajectory
     author = Author(source=Source.END_USER, token=token, end_user=end_user)
     _check_words(end_user=end_user)
-    schema = find_schema(trajectory.project_id)
-    draft = _draft(answer, author=author, trajectory=trajectory, schema=schema)
-    [label] = _write_labels([draft], answers=[answer], author=author, schema=schema)
+    [label] = write_answers(author=author, trajectory=answer.step.trajectory, answers=[answer])
     return label
 
 
@@ -169,11 +191,12 @@ def take_back_vote(*, token: ThumbToken, end_user: str, step: Step, field: str) 
     """Undo what an end user said by a page's token. Conflict when they say nothing of the step."""
     _check_words(end_user=end_user)
     author = Author(source=Source.END_USER, token=token, end_user=end_user)
-    trajectory = Trajectory.objects.select_for_update().get(pk=step.trajectory_id)
+    trajectory = _lock(step.trajectory)
     standing = _own(author, trajectory).filter(step=step, field=field).first()
     if standing is None:
         raise Conflict("there is nothing to take back")
-    return _undo(standing, trajectory=trajectory, author=author)
+    [undo] = _undo([standing], trajectory=trajectory, caller=author.caller)
+    return undo
 
 
 @transaction.atomic
@@ -183,7 +206,7 @@ def label_steps(*, caller: Caller, trajectory: Trajectory, values: Mapping[str, 
     Saying the same again adds no label. Raises what `add_label` raises.
     """
     _require_reviewer(caller, trajectory)
-    locked = Trajectory.objects.select_for_update().get(pk=trajectory.pk)
+    locked = _lock(trajectory)
     author = Author(caller=caller, source=choose_source(caller, None))
     schema = find_schema(trajectory.project_id)
     spec = schema.fields.find_field(REWARD_FIELD)
@@ -193,52 +216,68 @@ def label_steps(*, caller: Caller, trajectory: Trajectory, values: Mapping[str, 
         known = earlier.get(step_id)
         if known is None or known.value != spec.read(value):
             labels.append(_make(author, locked, step_id=step_id, schema_id=schema.id, value=spec.read(value)))
+    _supersede({earlier[label.step_id].pk: label for label in labels if label.step_id in earlier})
     Label.objects.bulk_create(labels, batch_size=500)
-    superseded = [(earlier[label.step_id], label) for label in labels if label.step_id in earlier]
-    for old, new in superseded:
-        old.superseded_by = new
-    Label.objects.bulk_update([old for old, _ in superseded], ["superseded_by"], batch_size=500)
     recompute(locked, schema=schema)
-    trajectory.refresh_from_db(fields=["reward"])
+    trajectory.reward = locked.reward
 
 
 def take_back_label(*, caller: Caller, label: Label) -> Label:
-    """Undo a label by a new one that says nothing. Conflict when it is not the current one any more (a stale undo)."""
-    _require_reviewer(caller, label.trajectory)
-    if not _is_by(caller, label) and caller.role_in(label.project) not in {Role.OWNER, Role.TRAINER}:
-        raise Forbidden("only its author, a trainer or an owner of the team may take this label back")
-    with transaction.atomic():
-        trajectory = Trajectory.objects.select_for_update().get(pk=label.trajectory_id)
-        current = Label.objects.get(pk=label.pk)
-        if current.superseded_by_id is not None:
-            raise Conflict("this label is not current any more: somebody has changed it or taken it back")
-        if current.is_undo:
-            raise Conflict("this label is an undo itself; add a label instead")
-        author = Author(caller=caller, source=Source(current.source), end_user=current.end_user)
-        return _undo(current, trajectory=trajectory, author=author)
-
-
-def _undo(label: Label, *, trajectory: Trajectory, author: Author) -> Label:
-    undo = _make(author, trajectory, step_id=label.step_id, span=label.span, field=label.field)
-    undo.is_undo = True
-    undo.save(force_insert=True)
-    _supersede(label.pk, by=undo)
-    recompute(trajectory)
+    """Undo a label by a new one that says nothing. Raises what `take_back_labels` raises."""
+    [undo] = take_back_labels(caller=caller, trajectory=label.trajectory, ids=[label.pk])
     return undo
 
 
+@transaction.atomic
+def take_back_labels(*, caller: Caller, trajectory: Trajectory, ids: Sequence[str]) -> list[Label]:
+    """Undo labels of a trajectory by new ones that say nothing: all of them, or none.
+
+    Raises Conflict when one is not current any more (a stale undo), NotFound when one is gone, Forbidden for others'
+    labels.
+    """
+    found = find_trajectory(caller=caller, trajectory_id=trajectory.pk, role=Role.REVIEWER)
+    locked = _lock(trajectory)
+    labels = list(Label.objects.filter(trajectory=locked, pk__in=ids))
+    if len(labels) != len(ids):
+        raise NotFound("one of these labels is gone")
+    has_say = caller.role_in(found.project) in {Role.OWNER, Role.TRAINER}
+    for label in labels:
+        if not has_say and not _is_by(caller, label):
+            raise Forbidden("only its author, a trainer or an owner of the team may take this label back")
+        if label.superseded_by_id is not None:
+            raise Conflict(NOT_CURRENT)
+        if label.is_undo:
+            raise Conflict("this label is an undo itself; add a label instead")
+    return _undo(labels, trajectory=locked, caller=caller)
+
+
+def _undo(labels: Sequence[Label], *, trajectory: Trajectory, caller: Caller) -> list[Label]:
+    undos = []
+    for label in labels:
+        author = Author(caller=caller, source=Source(label.source), end_user=label.end_user)
+        undo = _make(author, trajectory, step_id=label.step_id, span=label.span, field=label.field, is_undo=True)
+        undo.token_id = label.token_id
+        undos.append(undo)
+    _supersede(dict(zip([label.pk for label in labels], undos, strict=True)))
+    Label.objects.bulk_create(undos)
+    recompute(trajectory)
+    return undos
+
+
 def find_label(*, caller: Caller, label_id: str) -> Label:
-    """Return the label if the caller may see its project."""
-    known = Label.objects.select_related("project__team", "trajectory__project", "step", "grader__grader", "token")
+    """Return the label if the caller may see its project, and it now."""
+    known = Label.objects.seen_by(caller, hidden=find_hidden(caller))
+    known = known.select_related("project__team", "trajectory__project", "step", "grader__grader", "token")
     label = known.filter(pk=label_id).first() if is_id(label_id, "labl") else None
     if label is None or caller.role_in(label.project) is None:
         raise NotFound(f"there is no label {label_id!r}")
     return label
 
 
-def list_labels(*, trajectory: Trajectory, step: Step | None = None) -> list[Label]:
-    """Return the labels of a trajectory and its steps, or of one step, oldest first, superseded ones too."""
-    labels: QuerySet[Label] = Label.objects.filter(trajectory=trajectory)
+def list_labels(*, caller: Caller, trajectory: Trajectory, step: Step | None = None) -> list[Label]:
+    """Return the labels of a trajectory and its steps, or of one step, that the caller may see now: oldest first,
+    superseded ones too."""
+    labels = Label.objects.filter(trajectory=trajectory).seen_by(caller, hidden=find_hidden(caller))
     labels = labels.select_related("author", "key", "grader__grader", "token")
     if step is not None:
         labels = labels.filter(step=step)
@@ -323,51 +362,62 @@ def _check_words(**words: str) -> None:
         raise InvalidInput(f"a user's name has at most {MAX_END_USER} characters", field="end_user")
 
 
-@transaction.atomic
 def _write_labels(
-    drafts: Sequence[Label], *, answers: Sequence[Answer], author: Author, schema: ProjectSchema
+    drafts: Sequence[Label],
+    *,
+    trajectory: Trajectory,
+    answers: Sequence[Answer],
+    author: Author,
+    schema: ProjectSchema,
 ) -> list[Label]:
-    trajectory = Trajectory.objects.select_for_update().get(pk=drafts[0].trajectory_id)  # One author at a time on it.
-    if drafts[0].idempotency_key and _is_used(drafts[0]):
-        return [_read_repeated(drafts[0], author=author)]
+    """Write the drafts in place of what they supersede, and the (locked) trajectory's reward."""
+    standing = _find_standing(drafts, trajectory=trajectory, author=author)
+    superseded: dict[str, Label] = {}
+    said: set[Target] = set()
     for draft, answer in zip(drafts, answers, strict=True):
-        earlier = None
+        has_one_voice = author.grader is not None or not schema.fields.find_field(draft.field).many
+        earlier = answer.replaces or (standing.get(_target(draft)) if has_one_voice else None)
         if answer.replaces is not None:
-            earlier = _find_replaced(answer.replaces, draft=draft, author=author)
-        elif author.grader is not None or not schema.fields.find_field(draft.field).many:
-            earlier = _same_target(_own(author, trajectory), draft).values_list("pk", flat=True).first()
-        if earlier is not None:  # before the new one is there: a target has one standing label of a grader
-            _supersede(earlier, by=draft)
-        draft.save(force_insert=True)
+            _check_replaced(answer.replaces, draft=draft, author=author)
+        if (has_one_voice and _target(draft) in said) or (earlier is not None and earlier.pk in superseded):
+            raise InvalidInput("say one thing of a target in a field", field="answers")
+        said.add(_target(draft))
+        if earlier is not None:
+            superseded[earlier.pk] = draft
+    _supersede(superseded)  # before the new ones are there: a target has one standing label of a grader
+    Label.objects.bulk_create(drafts, batch_size=500)
     recompute(trajectory, schema=schema)
     return list(drafts)
 
 
-def _find_replaced(replaced: Label, *, draft: Label, author: Author) -> str:
-    """Return the id of the label to supersede. Raises Conflict when it is stale, InvalidInput when it is another's."""
+def _find_standing(drafts: Sequence[Label], *, trajectory: Trajectory, author: Author) -> dict[Target, Label]:
+    """Return by target what the author still says in the drafts' fields, the newest of each."""
+    steps = {draft.step_id for draft in drafts} - {None}
+    fields = {draft.field for draft in drafts}
+    own = _own(author, trajectory).filter(Q(step__in=steps) | Q(step=None), field__in=fields)
+    own = own.only("step_id", "span_start", "span_end", "field")
+    return {_target(label): label for label in own.order_by("pk")}
+
+
+def _target(label: Label) -> Target:
+    return label.step_id, label.span, label.field
+
+
+def _check_replaced(replaced: Label, *, draft: Label, author: Author) -> None:
+    """Raise InvalidInput when the label to replace is another's or stands elsewhere."""
     if not _is_by(author.caller, replaced) or replaced.field != draft.field:
         raise InvalidInput("only a label of your own in the same field can be replaced", field="replaces")
     if replaced.trajectory_id != draft.trajectory_id or replaced.step_id != draft.step_id:
         raise InvalidInput("a label is replaced on its own target", field="replaces")
-    if not Label.objects.standing().filter(pk=replaced.pk).exists():
-        raise Conflict("this label is not current any more: somebody has changed it or taken it back", field="replaces")
-    return replaced.pk
 
 
-def _supersede(label_id: str, *, by: Label) -> None:
-    if Label.objects.filter(pk=label_id, superseded_by=None).update(superseded_by=by) != 1:
-        raise Conflict("this label is not current any more: somebody has changed it or taken it back")
+def _supersede(successors: Mapping[str, Label]) -> None:
+    supersede(Label.objects.standing(), successors, refusal=NOT_CURRENT)
 
 
 def _own(author: Author, trajectory: Trajectory) -> LabelQuerySet:
     """What the author has said of the trajectory and still says."""
     return Label.objects.standing().filter(author.own(), trajectory=trajectory)
-
-
-def _same_target(labels: LabelQuerySet, draft: Label) -> LabelQuerySet:
-    return labels.filter(
-        step=draft.step_id, span_start=draft.span_start, span_end=draft.span_end, field=draft.field
-    ).order_by("-pk")
 
 
 def _make(author: Author, trajectory: Trajectory, *, span: Span | None = None, **columns: Any) -> Label:
@@ -382,13 +432,12 @@ def _make(author: Author, trajectory: Trajectory, *, span: Span | None = None, *
     )
 
 
-def _is_used(draft: Label) -> bool:
-    return Label.objects.filter(project_id=draft.project_id, idempotency_key=draft.idempotency_key).exists()
-
-
-def _read_repeated(draft: Label, *, author: Author) -> Label:
-    first = Label.objects.get(project_id=draft.project_id, idempotency_key=draft.idempotency_key)
+def _find_repeated(draft: Label, *, author: Author) -> Label | None:
+    """Return the label that has the draft's idempotency key already. Raises Conflict when it says something else."""
+    first = Label.objects.filter(project_id=draft.project_id, idempotency_key=draft.idempotency_key).first()
     names = ("trajectory_id", "step_id", "span", "value", "said", "text", "source", "field", "end_user")
+    if first is None:
+        return None
     if not _is_by(author.caller, first) or any(getattr(first, name) != getattr(draft, name) for name in names):
         raise Conflict("this idempotency key was used for another label", field="idempotency_key")
     return first

@@ -2,18 +2,14 @@
 `trying.py`'s.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, time, timedelta
-from typing import Any
-
-from django.db.models import Sum
-from django.utils import timezone
 
 from apps.core.errors import InvalidInput
+from apps.feedback.graders.budget import next_day, reserve_calls, settle_calls
 from apps.feedback.graders.grades import Failure, Grade, NoGrade, Outcome
 from apps.feedback.graders.kinds import Job, Kind, find_kind, read_settings
-from apps.feedback.graders.models import GraderVersion, Grading
+from apps.feedback.graders.models import GraderVersion
 from apps.feedback.graders.subjects import Subject, read_subjects
 from apps.feedback.schemas import find_schema
 from apps.feedback.score_schema import FieldKind, FieldSpec
@@ -29,49 +25,49 @@ class Graded:
     outcome: Outcome
 
 
-@dataclass(kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class GradingRound:
-    """One version at work, with what is left of the day's budget."""
+    """One version at work, within its grader's budget of the day."""
 
     version: GraderVersion
     kind: Kind
     job: Job
-    n_calls_left: int | None
 
-    def grade(self, subjects: Sequence[Subject]) -> list[Graded]:
-        """Grade the subjects batch by batch; those that the budget does not reach wait for tomorrow."""
-        graded: list[Graded] = []
-        for start in range(0, len(subjects), self.kind.batch):
-            batch = subjects[start : start + self.kind.batch]
-            affordable = batch[: self._affordable(len(batch))]
-            outcomes = self.kind.grade(self.job, affordable) if affordable else []
-            outcomes += [self._wait_for_tomorrow() for _ in batch[len(affordable) :]]
-            self._spend(outcomes)
-            graded += [
-                Graded(subject=subject, outcome=self._check(outcome))
-                for subject, outcome in zip(batch, outcomes, strict=True)
-            ]
-        return graded
+    def grade(self, subjects: Sequence[Subject], *, beat: Callable[[], object] = lambda: None) -> list[Graded]:
+        """Grade the subjects batch by batch; those that the budget does not reach wait for tomorrow. `beat` is called
+        before each batch: a sign of life."""
+        outcomes: list[Outcome] = []
+        while len(outcomes) < len(subjects):
+            beat()
+            batch = subjects[len(outcomes) : len(outcomes) + self.kind.batch]
+            found = self._grade_affordable(batch, n_questions=len(batch))
+            if not found:
+                break
+            outcomes += found
+        return self._pair(subjects, outcomes)
 
     def grade_group(self, subjects: Sequence[Subject]) -> list[Graded]:
-        """Grade the tries of one group together."""
-        if not self._affordable(1):
-            outcomes: list[Outcome] = [self._wait_for_tomorrow() for _ in subjects]
-        else:
-            outcomes = self.kind.grade(self.job, subjects)
-            self._spend(outcomes[:1])  # one question for all of them
-        pairs = zip(subjects, outcomes, strict=True)
-        return [Graded(subject=subject, outcome=self._check(outcome)) for subject, outcome in pairs]
+        """Grade the tries of one group together, in one question."""
+        return self._pair(subjects, self._grade_affordable(subjects, n_questions=1))
 
-    def _affordable(self, wanted: int) -> int:
+    def _grade_affordable(self, batch: Sequence[Subject], *, n_questions: int) -> list[Outcome]:
+        """Return the outcomes of as many of the batch's questions, from the first on, as today's budget pays for."""
         each = self.kind.n_calls(self.job.settings)
-        if self.n_calls_left is None or not each:
-            return wanted
-        return min(wanted, self.n_calls_left // each)
+        budget: int | None = getattr(self.job.settings, "calls_per_day", None)
+        if budget is None or not each:
+            return self.kind.grade(self.job, batch)
+        reserved = reserve_calls(self.version.grader_id, budget=budget, each=each, n_questions=n_questions)
+        n_paid = reserved.n_calls // each
+        affordable = batch if n_paid == n_questions else batch[:n_paid]
+        outcomes = self.kind.grade(self.job, affordable) if affordable else []
+        settle_calls(reserved, n_made=sum(outcome.n_calls for outcome in outcomes))
+        return outcomes
 
-    def _spend(self, outcomes: Sequence[Outcome]) -> None:
-        if self.n_calls_left is not None:
-            self.n_calls_left -= sum(outcome.n_calls for outcome in outcomes)
+    def _pair(self, subjects: Sequence[Subject], outcomes: Sequence[Outcome]) -> list[Graded]:
+        """Return each subject with its outcome; those after the last outcome wait."""
+        waiting = [self._wait_for_tomorrow() for _ in subjects[len(outcomes) :]]
+        pairs = zip(subjects, [*outcomes, *waiting], strict=True)
+        return [Graded(subject=subject, outcome=self._check(outcome)) for subject, outcome in pairs]
 
     def _wait_for_tomorrow(self) -> Failure:
         budget = self.job.settings.calls_per_day
@@ -105,21 +101,7 @@ def open_round(version: GraderVersion) -> GradingRound:
         settings=settings,
         secret=unseal_credential(version.grader.sealed_secret),
     )
-    return GradingRound(version=version, kind=kind, job=job, n_calls_left=_count_calls_left(version, settings))
-
-
-def _count_calls_left(version: GraderVersion, settings: Any) -> int | None:
-    budget: int | None = getattr(settings, "calls_per_day", None)
-    if budget is None:
-        return None
-    today = Grading.objects.filter(version=version, ended_at__gte=next_day() - timedelta(days=1))
-    return max(0, budget - (today.aggregate(spent=Sum("n_calls"))["spent"] or 0))
-
-
-def next_day() -> datetime:
-    """Return when the next UTC day begins."""
-    tomorrow = timezone.now().astimezone(UTC).date() + timedelta(days=1)
-    return datetime.combine(tomorrow, time(), tzinfo=UTC)
+    return GradingRound(version=version, kind=kind, job=job)
 
 
 def find_tries(trajectory: Trajectory, *, most: int) -> list[Trajectory]:

@@ -19,6 +19,7 @@ from apps.feedback.graders.subjects import Subject
 from apps.trajectories.messages import spoken_text
 
 MAX_TEMPLATE = 20_000
+MAX_PATIENCE_S = 540  # shorter than a worker's claim lasts without a sign of life
 PLACES = ("question", "conversation", "answer", "reference", "scale", "following")
 _PLACE = re.compile(r"\{\{\s*(\w+)\s*\}\}")
 _THOUGHT = re.compile(r"\A.*?</think>", re.DOTALL)
@@ -42,6 +43,7 @@ class AskingSettings(Settings):
     timeout_s: Annotated[float, Field(ge=1, le=180)] = 60
     calls_per_day: Annotated[int | None, Field(ge=1, le=10**7)] = None  # UTC days; None: as many as it takes
     question: Annotated[str, Field(max_length=4000)] = "How well did the assistant do what the user needed?"
+    hold_to_shape: bool = False  # the server lets nothing but the JSON object be said; a model that thinks first cannot
 
     @model_validator(mode="after")
     def check_votes(self) -> "AskingSettings":
@@ -49,6 +51,8 @@ class AskingSettings(Settings):
         check_storable(self.model_dump())
         if self.n_votes > 1 and self.temperature == 0:
             raise ValueError("several votes at temperature 0 are one vote: raise the temperature")
+        if self.n_votes * self.timeout_s > MAX_PATIENCE_S:
+            raise ValueError(f"all votes together may wait {MAX_PATIENCE_S} s: lower n_votes or timeout_s")
         return self
 
 
@@ -218,6 +222,32 @@ def cut_middle(text: str, max_chars: int) -> str:
         return text
     head = max_chars // 4
     return f"{text[:head]}\n[… {len(text) - max_chars} characters left out …]\n{text[head - max_chars :]}"
+
+
+def shape_vote(*, low: float, high: float, is_whole: bool, max_tokens: int) -> dict[str, Any]:
+    """Return a vote as a JSON schema, for a server that holds its model to it: of a continuous scale 21 values."""
+    step = 1 if is_whole else (high - low) / 20
+    scores = [low + step * place for place in range(round((high - low) / step) + 1)]
+    tidy = [min(max(float(f"{score:.6g}"), low), high) for score in scores]
+    words = _shape_words(max_tokens)
+    score = {"enum": [int(one) if is_whole else one for one in tidy]}
+    return _shape_object({"score": score, "reason": words, "hint": words})
+
+
+def shape_scores(*, count: int, max_tokens: int) -> dict[str, Any]:
+    """Return the scores of so many tries likewise."""
+    score = {"enum": [place / 20 for place in range(21)]}
+    scores = {"type": "array", "items": score, "minItems": count, "maxItems": count}
+    return _shape_object({"scores": scores, "reason": _shape_words(max_tokens)})
+
+
+def _shape_words(max_tokens: int) -> dict[str, Any]:
+    """So short that the object ends before the answer must, even with a token for each character."""
+    return {"type": "string", "maxLength": max_tokens // 3}
+
+
+def _shape_object(fields: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "object", "properties": fields, "required": list(fields), "additionalProperties": False}
 
 
 def read_vote(text: str, *, low: float, high: float, is_whole: bool = False) -> Vote:

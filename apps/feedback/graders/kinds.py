@@ -5,8 +5,8 @@ To add a kind: its settings and function in a file of its own, a line in `KINDS`
 
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, TypedDict
 
 from pydantic import ValidationError
 
@@ -28,6 +28,8 @@ from apps.feedback.graders.judging import (
     join_votes,
     read_scores,
     read_vote,
+    shape_scores,
+    shape_vote,
 )
 from apps.feedback.graders.plugins import PluginSettings, grade_by_plugin
 from apps.feedback.graders.reward_models import RewardModelSettings, grade_by_model
@@ -76,6 +78,15 @@ class Job:
         return float(round(value)) if self.is_whole else value
 
 
+class Ends(TypedDict):
+    """The scale that a judge's score lies on."""
+
+    low: float
+    high: float
+    is_whole: bool
+
+
+NEXT_STATE: Ends = {"low": -1, "high": 1, "is_whole": True}
 GradeBatch = Callable[[Job, Sequence[Subject]], list[Outcome]]
 
 
@@ -98,7 +109,7 @@ class Kind:
         return self.always_by_step or getattr(settings, "target", "") == "step"
 
     def n_calls(self, settings: Any) -> int:
-        """Return the calls to a model or a webhook that one subject takes."""
+        """Return the calls to a model or a webhook that a question takes: about a subject, or about a group's tries."""
         if isinstance(settings, AskingSettings):
             return settings.n_votes
         return int(isinstance(settings, WebhookSettings))
@@ -132,12 +143,11 @@ def _grade_by_model(job: Job, subjects: Sequence[Subject]) -> list[Outcome]:
 def _judge(job: Job, subjects: Sequence[Subject]) -> list[Outcome]:
     settings: JudgeSettings = job.settings
 
-    def read(text: str) -> Vote:
-        return read_vote(text, low=job.low, high=job.high, is_whole=job.is_whole)
+    ends: Ends = {"low": job.low, "high": job.high, "is_whole": job.is_whole}
 
     def ask(asked: tuple[Speaker, Subject]) -> Outcome:
         speaker, subject = asked
-        return _vote(speaker, settings, ask_judge(settings, subject, scale=job.scale), read=read, job=job)
+        return _vote(speaker, settings, ask_judge(settings, subject, scale=job.scale), ends=ends, job=job)
 
     return _with_speaker(job, subjects, ask)
 
@@ -149,13 +159,9 @@ def _judge_next_state(job: Job, subjects: Sequence[Subject]) -> list[Outcome]:
         speaker, subject = asked
         if not subject.following:
             return NoGrade(why="nothing came after this step")
-        return _vote(speaker, settings, ask_next_state(settings, subject), read=_read_next_state, job=job)
+        return _vote(speaker, settings, ask_next_state(settings, subject), ends=NEXT_STATE, job=job)
 
     return _with_speaker(job, subjects, ask)
-
-
-def _read_next_state(text: str) -> Vote:
-    return read_vote(text, low=-1, high=1, is_whole=True)
 
 
 def _with_speaker(
@@ -168,14 +174,13 @@ def _with_speaker(
     return _side_by_side(ask, [(speaker, subject) for subject in subjects])
 
 
-def _vote(
-    speaker: Speaker, settings: AskingSettings, question: Messages, *, read: Callable[[str], Vote], job: Job
-) -> Outcome:
+def _vote(speaker: Speaker, settings: AskingSettings, question: Messages, *, ends: Ends, job: Job) -> Outcome:
     """Ask as often as there are votes. More than half of them must make sense."""
+    shape = shape_vote(**ends, max_tokens=settings.max_tokens)
     votes, faults = list[Vote](), list[str]()
     for _ in range(settings.n_votes):
         try:
-            votes.append(read(_ask(speaker, settings, question).text))
+            votes.append(read_vote(_ask(speaker, settings, question, shape=shape).text, **ends))
         except (Nonsense, ServiceError) as error:
             faults.append(_tell(error))
             if 2 * len(faults) >= settings.n_votes:
@@ -184,10 +189,12 @@ def _vote(
     return Grade(value=job.fit(vote.score), text=vote.reason, hint=vote.hint, n_calls=settings.n_votes)
 
 
-def _ask(speaker: Speaker, settings: AskingSettings, question: Messages) -> ChatAnswer:
-    return speaker.ask(
-        question, read_s=settings.timeout_s, temperature=settings.temperature, max_tokens=settings.max_tokens
-    )
+def _ask(speaker: Speaker, settings: AskingSettings, question: Messages, *, shape: dict[str, Any]) -> ChatAnswer:
+    options: dict[str, Any] = {"temperature": settings.temperature, "max_tokens": settings.max_tokens}
+    if settings.hold_to_shape:
+        held = {"name": "judgement", "schema": shape, "strict": True}
+        options["response_format"] = {"type": "json_schema", "json_schema": held}
+    return speaker.ask(question, read_s=settings.timeout_s, **options)
 
 
 def _tell(error: Nonsense | ServiceError) -> str:
@@ -197,24 +204,31 @@ def _tell(error: Nonsense | ServiceError) -> str:
 
 
 def _judge_group(job: Job, subjects: Sequence[Subject]) -> list[Outcome]:
-    settings: RelativeSettings = job.settings
     if len(subjects) < 2:
         return [NoGrade(why="there is no other try in its group to compare it with") for _ in subjects]
+    settings: RelativeSettings = job.settings
+    votes: list[tuple[list[float], str]] = []
+    n_calls = 0
     try:
         speaker = find_speaker(job.project_id, settings.model)
-        votes = [_read_tries(speaker, settings, subjects) for _ in range(settings.n_votes)]
+        while len(votes) < settings.n_votes:
+            n_calls += 1
+            votes.append(_read_tries(speaker, settings, subjects))
     except (Nonsense, ServiceError) as error:
-        return [Failure(why=_tell(error), n_calls=settings.n_votes) for _ in subjects]
-    reason = votes[0][1]
+        return _share_calls([Failure(why=_tell(error)) for _ in subjects], n_calls)
     scores = [combine_scores(of_one, settings.combine) for of_one in zip(*(vote[0] for vote in votes), strict=True)]
-    return [
-        Grade(value=job.fit(job.low + score * (job.high - job.low)), text=reason, n_calls=settings.n_votes)
-        for score in scores
-    ]
+    values = [job.fit(job.low + score * (job.high - job.low)) for score in scores]
+    return _share_calls([Grade(value=value, text=votes[0][1]) for value in values], n_calls)
+
+
+def _share_calls(outcomes: Sequence[Grade | Failure], n_calls: int) -> list[Outcome]:
+    """The calls were made for all of them: they are counted once, with the first."""
+    return [replace(outcomes[0], n_calls=n_calls), *outcomes[1:]]
 
 
 def _read_tries(speaker: Speaker, settings: RelativeSettings, subjects: Sequence[Subject]) -> tuple[list[float], str]:
-    answer = _ask(speaker, settings, ask_relative(settings, subjects))
+    shape = shape_scores(count=len(subjects), max_tokens=settings.max_tokens)
+    answer = _ask(speaker, settings, ask_relative(settings, subjects), shape=shape)
     return read_scores(answer.text, count=len(subjects))
 
 

@@ -74,6 +74,21 @@ class GraderVersion(models.Model):
         return f"{self.grader.name}@v{self.number}"
 
 
+class DailyCalls(models.Model):
+    """How many calls to models and webhooks a grader has made, or is about to make, on a UTC day."""
+
+    grader = models.ForeignKey(Grader, on_delete=models.CASCADE, related_name="daily_calls", db_index=False)
+    day = models.DateField()
+    n_calls = models.PositiveIntegerField(default=0)
+
+    class Meta:
+        app_label = "feedback"
+        constraints = [models.UniqueConstraint(fields=["grader", "day"], name="grader_counts_a_day_once")]
+
+    def __str__(self) -> str:
+        return f"{self.n_calls} on {self.day}"
+
+
 class WorkState(models.TextChoices):
     QUEUED = "queued"
     RUNNING = "running"

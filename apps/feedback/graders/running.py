@@ -30,11 +30,11 @@ from apps.feedback.graders.models import Grader, GraderVersion, Grading, Grading
 from apps.feedback.graders.subjects import Subject
 from apps.feedback.models import Label
 from apps.feedback.score_schema import HINT_FIELD
-from apps.feedback.services import Answer, add_grades
+from apps.feedback.services import Answer, Author, write_answers
 from apps.trajectories.messages import clean_text
 from apps.trajectories.models import Step, Trajectory, TrajectoryState
 from apps.trajectories.search.language import parse_query
-from apps.trajectories.search.services import find_matching
+from apps.trajectories.search.services import find_matching, patience
 
 log = structlog.get_logger(__name__)
 
@@ -78,7 +78,8 @@ def line_up_finished(grader: Grader) -> int:
     rows = find_matching(project=grader.project, query=parse_query(version.query)).filter(
         ~Exists(known), state=TrajectoryState.COMPLETE, completed_at__gte=since, n_steps__gt=0
     )
-    found = list(rows.order_by("completed_at")[:LINED_UP_AT_ONCE])
+    with patience():
+        found = list(rows.order_by("completed_at")[:LINED_UP_AT_ONCE])
     n_new = line_up(version, [row.pk for row in found])
     seen = (found[-1].completed_at if len(found) == LINED_UP_AT_ONCE else None) or now - SLACK
     Grader.objects.filter(pk=grader.pk, live=version).update(seen_until=max(seen, since))
@@ -121,18 +122,27 @@ def _claim(version: GraderVersion) -> list[Grading]:
         ids = list(due.select_for_update(skip_locked=True).values_list("pk", flat=True)[:CLAIMED_AT_ONCE])
         Grading.objects.filter(pk__in=ids).update(state=GradingState.RUNNING, claimed_at=now, n_tries=F("n_tries") + 1)
     rows = Grading.objects.filter(pk__in=ids).select_related("trajectory__project__team", "trajectory__agent")
-    return [row for row in rows.order_by("pk") if _is_ready(row)]
+    claimed = list(rows.order_by("pk"))
+    settled = Trajectory.objects.settled().filter(pk__in=[row.trajectory_id for row in claimed])
+    settled_ids = set(settled.values_list("pk", flat=True))
+    return [row for row in claimed if _is_ready(row, is_settled=row.trajectory_id in settled_ids)]
 
 
-def _is_ready(row: Grading) -> bool:
+def _is_ready(row: Grading, *, is_settled: bool) -> bool:
     """Say whether the trajectory is there, and whole; one whose last call is still to be folded waits a little."""
     if row.trajectory.deleted_at is not None:
         _finish(row, NoGrade(why="it was deleted"), n_calls=0)
         return False
-    if not Trajectory.objects.settled().filter(pk=row.trajectory_id).exists():
+    if not is_settled:
         _put_back(row, until=timezone.now() + UNSETTLED_WAIT, why="its last call is still to be put in")
         return False
     return True
+
+
+def _renew(claimed: Sequence[Grading]) -> None:
+    """A sign of life: nobody else takes these up."""
+    running = Grading.objects.filter(pk__in=[row.pk for row in claimed], state=GradingState.RUNNING)
+    running.update(claimed_at=timezone.now())
 
 
 def _put_back(row: Grading, *, until: object, why: str) -> None:
@@ -148,7 +158,7 @@ def _grade_each(grading_round: GradingRound, claimed: Sequence[Grading]) -> None
     for row in claimed:
         subjects += read_ungraded(row.trajectory, is_by_step=is_by_step, known=known.get(row.trajectory_id, set()))
     by_trajectory: dict[str, list[Graded]] = {row.trajectory_id: [] for row in claimed}
-    for graded in grading_round.grade(subjects):
+    for graded in grading_round.grade(subjects, beat=lambda: _renew(claimed)):
         by_trajectory[graded.subject.trajectory.pk].append(graded)
     for row in claimed:
         _write(row, grading_round, by_trajectory[row.trajectory_id])
@@ -172,6 +182,7 @@ def _grade_groups(grading_round: GradingRound, claimed: Sequence[Grading]) -> No
         else:
             by_group.setdefault(row.trajectory.group, []).append(row)
     for rows in by_group.values():
+        _renew(claimed)
         _grade_group(grading_round, rows)
 
 
@@ -196,24 +207,30 @@ def _grade_group(grading_round: GradingRound, rows: Sequence[Grading]) -> None:
 def _write(row: Grading, grading_round: GradingRound, graded: Sequence[Graded]) -> None:
     """Write the labels, and what became of the trajectory, together."""
     n_calls = sum(one.outcome.n_calls for one in graded)
-    answers = [answer for one in graded for answer in _read_answers(one, grading_round)]
+    answers = _read_answers(graded, grading_round)
     version = grading_round.version
     with transaction.atomic():
         if answers:
-            add_grades(grader=version, source=grading_round.kind.source, trajectory=row.trajectory, answers=answers)
+            author = Author(source=grading_round.kind.source, grader=version)
+            write_answers(author=author, trajectory=row.trajectory, answers=answers)
         _finish(row, _sum_up(graded), n_calls=n_calls)
 
 
-def _read_answers(graded: Graded, grading_round: GradingRound) -> list[Answer]:
-    grade = graded.outcome
-    if not isinstance(grade, Grade):
-        return []
-    step_id = graded.subject.step_id
-    step = Step.objects.get(pk=step_id, trajectory=graded.subject.trajectory) if step_id is not None else None
-    value = as_said(grading_round.job.field, grade.value)
-    answers = [Answer(field=grading_round.version.field, value=value, text=grade.text, step=step)]
-    if grade.hint and step is not None:
-        answers.append(Answer(field=HINT_FIELD, text=grade.hint, step=step))
+def _read_answers(graded: Sequence[Graded], grading_round: GradingRound) -> list[Answer]:
+    """Return what is to be said of one trajectory."""
+    ids = [one.subject.step_id for one in graded if one.subject.step_id is not None]
+    trajectory = graded[0].subject.trajectory if ids else None
+    rows = Step.objects.filter(trajectory=trajectory, pk__in=ids).only("id", "trajectory_id")
+    steps = {step.pk: step for step in rows} if ids else {}
+    answers = []
+    for one in graded:
+        grade, step = one.outcome, steps.get(one.subject.step_id or "")
+        if not isinstance(grade, Grade):
+            continue
+        value = as_said(grading_round.job.field, grade.value)
+        answers.append(Answer(field=grading_round.version.field, value=value, text=grade.text, step=step))
+        if grade.hint and step is not None:
+            answers.append(Answer(field=HINT_FIELD, text=grade.hint, step=step))
     return answers
 
 

@@ -175,6 +175,9 @@ def switch_on(*, caller: Caller, version: GraderVersion) -> Grader:
     grader = version.grader
     require_role(caller, grader.project, Role.TRAINER)
     _require_dry_run(version)
+    before = Grader.objects.select_for_update().get(pk=grader.pk).live_id
+    if before not in {None, version.pk}:
+        _skip_waiting(before, why=f"v{version.number} was switched on")
     now = timezone.now()
     Grader.objects.filter(pk=grader.pk).update(live=version, switched_on_at=now, seen_until=now)
     _record(grader, caller, "grader.switched_on", version=version)
@@ -186,13 +189,19 @@ def switch_on(*, caller: Caller, version: GraderVersion) -> Grader:
 def switch_off(*, caller: Caller, grader: Grader) -> Grader:
     """Have the grader grade nothing new; its labels stay. Saying it twice is fine."""
     require_role(caller, grader.project, Role.TRAINER)
-    live = grader.live
-    if Grader.objects.filter(pk=grader.pk).exclude(live=None).update(live=None, switched_on_at=None, seen_until=None):
-        waiting = Grading.objects.filter(version=live, backfill=None, state=GradingState.WAITING)
-        waiting.update(state=GradingState.SKIPPED, error="the grader was switched off", ended_at=timezone.now())
+    before = Grader.objects.select_for_update().get(pk=grader.pk).live_id
+    if before is not None:
+        Grader.objects.filter(pk=grader.pk).update(live=None, switched_on_at=None, seen_until=None)
+        _skip_waiting(before, why="the grader was switched off")
         _record(grader, caller, "grader.switched_off")
     grader.refresh_from_db()
     return grader
+
+
+def _skip_waiting(version_id: str | None, *, why: str) -> None:
+    """What a version had still to grade by itself is left; what it said later would take the place of newer words."""
+    waiting = Grading.objects.filter(version=version_id, backfill=None, state=GradingState.WAITING)
+    waiting.update(state=GradingState.SKIPPED, error=why, ended_at=timezone.now())
 
 
 @transaction.atomic

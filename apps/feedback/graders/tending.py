@@ -2,13 +2,17 @@
 
 from datetime import timedelta
 
+import structlog
 from django.utils import timezone
 
 from apps.core.contracts.tasks import FILL_BACKFILL, GRADE_TRAJECTORIES, RUN_DRY_RUN
+from apps.core.errors import ServiceError
 from apps.core.jobs import queue_task
 from apps.feedback.graders.backfilling import end_backfills
 from apps.feedback.graders.models import Backfill, DryRun, Grading, GradingState, WorkState
 from apps.feedback.graders.running import line_up_finished, list_switched_on, release_old_claims
+
+log = structlog.get_logger(__name__)
 
 LOST_AFTER = timedelta(minutes=15)  # a dry run asks a slow judge for a while
 SILENT = timedelta(seconds=60)
@@ -17,7 +21,10 @@ SILENT = timedelta(seconds=60)
 def tend_graders() -> None:
     """One pass. A version that a worker is at gets no second message: it goes on by itself."""
     for grader in list_switched_on():
-        line_up_finished(grader)
+        try:
+            line_up_finished(grader)
+        except ServiceError as error:  # too slow a search, or one that is understood no more: the other graders go on
+            log.warning("grader.not_lined_up", grader=grader.pk, error=error.message)
     release_old_claims()
     now = timezone.now()
     busy = Grading.objects.filter(state=GradingState.RUNNING).values("version")

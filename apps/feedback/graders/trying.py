@@ -1,6 +1,6 @@
 """Dry runs: a version grades a sample and writes no label. People see what it would have said beside what they said."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -23,6 +23,7 @@ from apps.feedback.graders.models import DryRun, GraderVersion, WorkState
 from apps.feedback.graders.people import Target, compare, read_people
 from apps.feedback.graders.subjects import Subject
 from apps.feedback.models import Label, Source
+from apps.trajectories.blindness import Hidden
 from apps.trajectories.messages import clean_text
 from apps.trajectories.models import Trajectory, TrajectoryState
 from apps.trajectories.search.language import parse_query
@@ -39,7 +40,7 @@ def run_dry_run(dry_run_id: str) -> None:
         return
     dry_run = DryRun.objects.select_related("version__grader__project__team").get(pk=dry_run_id)
     try:
-        columns = _try(dry_run.version, n_wanted=dry_run.n_wanted)
+        columns = _try(dry_run.version, n_wanted=dry_run.n_wanted, dry_run_id=dry_run_id)
     except ServiceError as error:
         columns = {"state": WorkState.FAILED, "error": error.message}
     DryRun.objects.filter(pk=dry_run_id).update(ended_at=timezone.now(), **columns)
@@ -47,13 +48,14 @@ def run_dry_run(dry_run_id: str) -> None:
     publish_news(grader.project_id, kind="grader", object_id=grader.pk)
 
 
-def _try(version: GraderVersion, *, n_wanted: int) -> dict[str, Any]:
+def _try(version: GraderVersion, *, n_wanted: int, dry_run_id: str) -> dict[str, Any]:
     grading_round = open_round(version)
     sample = choose_sample(version, n_wanted=n_wanted)
     if not sample:
         error = "no complete trajectory fits its query: nothing could be tried"
         return {"state": WorkState.FAILED, "error": error}
-    graded = _grade_sample(grading_round, sample)[:MAX_RESULTS]
+    mine = DryRun.objects.filter(pk=dry_run_id)
+    graded = _grade_sample(grading_round, sample, beat=lambda: mine.update(touched_at=timezone.now()))[:MAX_RESULTS]
     people = read_people(
         project_id=version.grader.project_id, field=version.field, trajectory_ids=[row.pk for row in sample]
     )
@@ -63,6 +65,13 @@ def _try(version: GraderVersion, *, n_wanted: int) -> dict[str, Any]:
     }
     agreement = asdict(compare(own, people)) if people else {}
     return {"state": WorkState.DONE, "results": results, "agreement": agreement, "error": ""}
+
+
+def hide_results(dry_run: DryRun, *, hidden: Hidden) -> DryRun:
+    """Return the dry run as somebody may see it from whom the judgements of these trajectories are hidden now."""
+    unseen = {"value": None, "reward": None, "people": None, "text": "", "hint": ""}
+    dry_run.results = [one | unseen if one["trajectory"] in hidden else one for one in dry_run.results]
+    return dry_run
 
 
 def choose_sample(version: GraderVersion, *, n_wanted: int) -> list[Trajectory]:
@@ -78,24 +87,29 @@ def choose_sample(version: GraderVersion, *, n_wanted: int) -> list[Trajectory]:
     return [*known, *others]
 
 
-def _grade_sample(grading_round: GradingRound, sample: Sequence[Trajectory]) -> list[Graded]:
+def _grade_sample(
+    grading_round: GradingRound, sample: Sequence[Trajectory], *, beat: Callable[[], object]
+) -> list[Graded]:
     if grading_round.kind.is_group:
-        return _grade_groups(grading_round, sample)
+        return _grade_groups(grading_round, sample, beat=beat)
     is_by_step = grading_round.kind.is_by_step(grading_round.job.settings)
     subjects: list[Subject] = []
     for row in sample:
         subjects += read_ungraded(row, is_by_step=is_by_step, known=())
         if len(subjects) >= MAX_RESULTS:
             break
-    return grading_round.grade(subjects[:MAX_RESULTS])
+    return grading_round.grade(subjects[:MAX_RESULTS], beat=beat)
 
 
-def _grade_groups(grading_round: GradingRound, sample: Sequence[Trajectory]) -> list[Graded]:
+def _grade_groups(
+    grading_round: GradingRound, sample: Sequence[Trajectory], *, beat: Callable[[], object]
+) -> list[Graded]:
     graded: list[Graded] = []
     seen: set[str] = set()
     for row in sample:
         if row.group and row.group not in seen:
             seen.add(row.group)
+            beat()
             graded += grading_round.grade_group(read_group(find_tries(row, most=grading_round.job.settings.most)))
     return graded
 

@@ -4,10 +4,12 @@ from django.db import models
 from django.db.models import Q
 from django.utils import timezone
 
+from apps.accounts.access import Caller
 from apps.accounts.models import ApiKey, Project, User
 from apps.core.ids import ID_MAX_LENGTH, new_id
 from apps.feedback.models import Source
 from apps.registry.models import Version
+from apps.trajectories.blindness import Hidden
 from apps.trajectories.models import Step, Trajectory
 
 
@@ -25,6 +27,13 @@ class PreferenceQuerySet(models.QuerySet["Preference"]):
     def of_project(self, project: Project) -> "PreferenceQuerySet":
         """The project's, without those of deleted trajectories."""
         return self.filter(project=project, trajectory__deleted_at=None)
+
+    def seen_by(self, caller: Caller, *, hidden: Hidden) -> "PreferenceQuerySet":
+        """Those that the caller may see; of trajectories that are `hidden` from them only their own."""
+        if not hidden:
+            return self
+        of_hidden = Q(trajectory__in=hidden) | Q(rejected_trajectory__isnull=False, rejected_trajectory__in=hidden)
+        return self.filter(~of_hidden | Q(author=caller.user))
 
     def standing(self) -> "PreferenceQuerySet":
         """Neither superseded nor taken back."""

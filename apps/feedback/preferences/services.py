@@ -3,9 +3,9 @@
 Knows no HTTP.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import combinations
+from itertools import combinations, product
 from typing import Any
 
 from django.db import IntegrityError, transaction
@@ -23,6 +23,8 @@ from apps.feedback.preferences.sides import Side, check_sides, hash_pair, read_m
 from apps.feedback.schemas import find_schema
 from apps.feedback.score_schema import MAX_TEXT, FieldKind
 from apps.feedback.services import Answer, Author, add_labels, choose_source
+from apps.feedback.superseding import supersede
+from apps.trajectories.blindness import find_hidden
 from apps.trajectories.models import Step, Trajectory
 from apps.trajectories.services import find_trajectory
 
@@ -114,14 +116,16 @@ def add_ranking(
             answer = Answer(field=field, value=said, text=text)
             labels += add_labels(caller=caller, trajectory=trajectory, answers=[answer], source=source)
         above += len(place)
-    pairs = []
-    for better, worse in combinations(places, 2):
-        for one in better:
-            for other in worse:
-                row = _make_pair(Side(trajectory=one), Side(trajectory=other), kind=PreferenceKind.RANKING, field=field)
-                row.ranking, row.text = ranking_id, text
-                pairs.append(_add(row, caller=caller, source=source))
-    return Ranking(id=ranking_id, pairs=pairs, labels=labels)
+    author = Author(caller=caller, source=choose_source(caller, source))
+    pairs = [
+        _make_pair(Side(trajectory=one), Side(trajectory=other), kind=PreferenceKind.RANKING, field=field)
+        for better, worse in combinations(places, 2)
+        for one, other in product(better, worse)
+    ]
+    for row in pairs:
+        _sign(row, author)
+        row.ranking, row.text = ranking_id, text
+    return Ranking(id=ranking_id, pairs=_write_rows(pairs), labels=labels)
 
 
 def _check_ranked(ranked: Sequence[Trajectory], *, field: str) -> None:
@@ -146,14 +150,15 @@ def take_back_preference(*, caller: Caller, preference: Preference) -> Preferenc
     undo.created_at = timezone.now()
     with transaction.atomic():
         undo.save(force_insert=True)
-        _supersede(preference.pk, by=undo)
+        _supersede({preference.pk: undo})
         publish_news(undo.project_id, kind="trajectory", object_id=undo.trajectory_id)
     return undo
 
 
 def find_preference(*, caller: Caller, preference_id: str) -> Preference:
-    """Return the preference if the caller may see its project."""
-    known = Preference.objects.select_related("project__team", "trajectory", "step", "author", "key")
+    """Return the preference if the caller may see its project, and it now."""
+    known = Preference.objects.seen_by(caller, hidden=find_hidden(caller))
+    known = known.select_related("project__team", "trajectory", "step", "author", "key")
     row = known.filter(pk=preference_id, trajectory__deleted_at=None).first() if is_id(preference_id, "pref") else None
     if row is None or caller.role_in(row.project) is None:
         raise NotFound(f"there is no preference {preference_id!r}")
@@ -191,9 +196,7 @@ def _add(row: Preference, *, caller: Caller, source: str | None) -> Preference:
     for name in ("text", "idempotency_key"):
         if not is_storable(getattr(row, name)):
             raise InvalidInput(NUL_OR_HALF, field=name)
-    author = Author(caller=caller, source=choose_source(caller, source))
-    row.project_id, row.source = row.trajectory.project_id, author.source
-    row.author, row.key = caller.user, caller.key
+    _sign(row, Author(caller=caller, source=choose_source(caller, source)))
     try:
         return _write(row)
     except IntegrityError:  # Two requests with one idempotency key, on two trajectories at the same moment.
@@ -202,24 +205,39 @@ def _add(row: Preference, *, caller: Caller, source: str | None) -> Preference:
         return _read_repeated(row)
 
 
+def _sign(row: Preference, author: Author) -> None:
+    row.project_id, row.source = row.trajectory.project_id, author.source
+    row.author, row.key = author.caller.user, author.caller.key
+
+
 @transaction.atomic
 def _write(row: Preference) -> Preference:
     Trajectory.objects.select_for_update().get(pk=row.trajectory_id)  # one author at a time
     known = Preference.objects.filter(project_id=row.project_id, idempotency_key=row.idempotency_key)
     if row.idempotency_key and known.exists():
         return _read_repeated(row)
-    own = Preference.objects.standing().filter(project_id=row.project_id, pair=row.pair, source=row.source)
-    earlier = own.filter(author=row.author, key=row.key).order_by("-pk").values_list("pk", flat=True).first()
-    row.save(force_insert=True)
-    if earlier is not None:
-        _supersede(earlier, by=row)
+    [written] = _write_rows([row])
     publish_news(row.project_id, kind="trajectory", object_id=row.trajectory_id)
-    return row
+    return written
 
 
-def _supersede(preference_id: str, *, by: Preference) -> None:
-    if Preference.objects.filter(pk=preference_id, superseded_by=None).update(superseded_by=by) != 1:
-        raise Conflict("this is not current any more: somebody has changed it or taken it back")
+def _write_rows(rows: Sequence[Preference]) -> list[Preference]:
+    """Write what one author says of one project, in place of what they said of the same pairs before. Their
+    trajectories are locked."""
+    if not rows:
+        return []
+    first = rows[0]
+    own = Preference.objects.standing().filter(project_id=first.project_id, pair__in=[row.pair for row in rows])
+    own = own.filter(source=first.source, author=first.author, key=first.key).order_by("pk")
+    earlier = dict(own.values_list("pair", "pk"))
+    Preference.objects.bulk_create(rows)
+    _supersede({earlier[row.pair]: row for row in rows if row.pair in earlier})
+    return list(rows)
+
+
+def _supersede(successors: Mapping[str, Preference]) -> None:
+    refusal = "this is not current any more: somebody has changed it or taken it back"
+    supersede(Preference.objects.standing(), successors, refusal=refusal)
 
 
 def _read_repeated(row: Preference) -> Preference:

@@ -17,13 +17,21 @@ from typing import Any
 
 import pytest
 
+from apps.accounts.models import Project
+from apps.feedback.graders.models import Grading, GradingState
+from apps.feedback.graders.running import grade_due, line_up
+from apps.feedback.models import Label
 from apps.gateway.messages.count import make_tokenize_body
 from apps.gateway.messages.shapes import read_count_request, read_messages_request
 from apps.registry.client import EngineClient
 from apps.registry.verification import TOLERANCES, compare_logprobs
+from tests.apps.feedback.graders.conftest import MakeTrajectory, MakeVersion, caller, make_trajectory, make_version
+from tests.factories.registry import AliasFactory, EngineFactory
+from tests.factories.trajectories import StepFactory
 from worker.engine.launch import detect_dtype
 from worker.host import health
 
+__all__ = ["caller", "make_trajectory", "make_version"]  # fixtures
 pytestmark = [pytest.mark.real, pytest.mark.timeout(600)]
 ROOT = Path(__file__).resolve().parents[3]
 START_S = 240
@@ -162,6 +170,38 @@ def test_a_limit_above_its_context_is_refused_in_words_that_name_it(engine: Engi
         "tokens=32000 cannot be greater than max_model_len=256" in json.loads(refused.value.read())["error"]["message"]
     )
     assert json.loads(engine.chat(max_tokens=256))["usage"]["completion_tokens"] > 0
+
+
+@pytest.mark.django_db
+def test_judges_are_held_to_what_they_can_read(
+    engine: Engine, project: Project, make_trajectory: MakeTrajectory, make_version: MakeVersion
+) -> None:
+    AliasFactory.create(version__policy__project=project)
+    EngineFactory.create(base_url=engine.url)
+    tries = [make_trajectory(text, group="g", title=text) for text in ("yes", "no")]
+    messages = [
+        {"role": "user", "content": "a"},
+        {"role": "assistant", "content": "yes"},
+        {"role": "user", "content": "b"},
+    ]
+    StepFactory.create(trajectory=tries[0], parent=tries[0].steps.get(), index=1, messages=messages, text="so")
+    asked = {"hold_to_shape": True, "max_tokens": 96, "question": "?"}
+    places = {
+        "judge": "{{answer}} {{scale}}",
+        "next_state": "{{answer}} {{following}}",
+        "relative": "{{conversation}}",
+    }
+    for kind, template in places.items():
+        version = make_version(kind, name=kind, settings={**asked, "template": template})
+        line_up(version, [one.pk for one in tries])
+        while grade_due(version.pk):
+            pass
+    failed = Grading.objects.filter(state=GradingState.FAILED) | Grading.objects.filter(state=GradingState.WAITING)
+    assert list(failed.values_list("error", flat=True)) == []
+    given = Label.objects.exclude(field="hint").order_by("grader__grader__name", "pk")
+    kinds = list(given.values_list("grader__grader__kind", flat=True))
+    assert kinds == ["judge", "judge", "next_state", "relative", "relative"]
+    assert {label.value for label in given.filter(grader__grader__kind="next_state")} <= {-1, 0, 1}
 
 
 STIR = """

@@ -1,5 +1,7 @@
 """What judges are asked, how strictly their answers are read, and what votes make together."""
 
+import json
+
 import pytest
 from pydantic import ValidationError
 
@@ -17,6 +19,8 @@ from apps.feedback.graders.judging import (
     join_votes,
     read_scores,
     read_vote,
+    shape_scores,
+    shape_vote,
 )
 from apps.feedback.graders.subjects import Subject
 from apps.trajectories.models import Trajectory
@@ -130,12 +134,24 @@ def test_the_middle_of_what_is_very_long_is_left_out() -> None:
     assert text.endswith("b" * 300)
 
 
+def test_a_shape_holds_what_can_be_read_and_nothing_else() -> None:
+    whole = shape_vote(low=1, high=5, is_whole=True, max_tokens=96)
+    assert whole["properties"]["score"] == {"enum": [1, 2, 3, 4, 5]}
+    assert whole["properties"]["reason"] == {"type": "string", "maxLength": 32}
+    between = shape_vote(low=-1, high=0.123456789, is_whole=False, max_tokens=96)["properties"]["score"]["enum"]
+    assert (len(between), between[0], between[-1]) == (21, -1, 0.123456789)
+    assert all(read_vote(json.dumps({"score": score}), low=-1, high=0.123456789) for score in between)
+    several = shape_scores(count=3, max_tokens=96)["properties"]["scores"]
+    assert (several["minItems"], several["maxItems"]) == (3, 3)
+
+
 @pytest.mark.parametrize(
     ("given", "reason"),
     [
         ({"template": "{{answer}} {{scale}} {{secret}}"}, "no place"),
         ({"template": "{{scale}}"}, "must hold"),
         ({"n_votes": 3}, "raise the temperature"),
+        ({"n_votes": 9, "temperature": 1, "timeout_s": 100}, "may wait 540 s"),
         ({"question": "\x00"}, "cannot be stored"),
         ({"colour": "red"}, "Extra"),
     ],

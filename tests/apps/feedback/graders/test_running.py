@@ -69,6 +69,31 @@ class TestLive:
         assert (after.reward, before.reward) == (-1, None)
         assert line_up_finished(Grader.objects.select_related("live", "project").get()) == 0
 
+    def test_what_an_earlier_version_had_still_to_grade_is_left(
+        self, caller: Caller, make_version: MakeVersion, make_trajectory: MakeTrajectory
+    ) -> None:
+        first = make_version("regex", settings={"pattern": "x"})
+        switch_on(caller=caller, version=first)
+        trajectory = make_trajectory()
+        line_up(first, [trajectory.pk])
+        second = add_version(caller=caller, grader=first.grader, draft=VersionDraft(settings={"pattern": "y"}))
+        DryRun.objects.create(version=second, n_wanted=1, state=WorkState.DONE)
+        switch_on(caller=caller, version=second)
+        assert state_of(trajectory) == (GradingState.SKIPPED, "v2 was switched on")
+
+    def test_a_search_that_is_understood_no_more_stops_no_other_grader(
+        self, caller: Caller, make_version: MakeVersion, make_trajectory: MakeTrajectory
+    ) -> None:
+        for name in ("a", "b"):
+            switch_on(caller=caller, version=make_version("regex", name=name, settings={"pattern": "x"}))
+        first, second = Grader.objects.order_by("name")
+        odd = GraderVersion.objects.create(grader=first, number=2, settings={"pattern": "x"}, query="gone:1")
+        Grader.objects.filter(pk=first.pk).update(live=odd)
+        Grader.objects.update(seen_until=timezone.now() - timedelta(minutes=1))
+        make_trajectory()
+        tend_graders()
+        assert [row.version.grader for row in Grading.objects.all()] == [second]
+
     def test_its_query_and_its_sample_choose(
         self, caller: Caller, make_version: MakeVersion, make_trajectory: MakeTrajectory
     ) -> None:
@@ -242,6 +267,19 @@ class TestJudge:
         assert {row.error for row in waiting} == {"today's budget of 5 calls is spent"}
         assert all(row.due_at > timezone.now() and row.n_tries == 0 for row in waiting)
 
+    def test_a_dry_run_and_another_version_share_it(
+        self, engine: FakeEngine, make_version: MakeVersion, make_trajectory: MakeTrajectory, caller: Caller
+    ) -> None:
+        for _ in range(3):
+            make_trajectory()
+        engine.script.pieces = ['{"score": 1}']
+        first = make_version("judge", settings={"calls_per_day": 4})
+        dry_run = start_dry_run(caller=caller, version=first, n_wanted=2)
+        run_dry_run(dry_run.pk)
+        draft = VersionDraft(settings={"calls_per_day": 4, "question": "Is it kind?"})
+        grade_all(add_version(caller=caller, grader=first.grader, draft=draft))
+        assert (Label.objects.count(), len(engine.calls)) == (2, 4)
+
 
 class TestSteps:
     @pytest.fixture
@@ -291,7 +329,7 @@ class TestGroup:
         line_up(version, [tries[0].pk, alone.pk])
         go_on(version)
         assert [Label.objects.get(trajectory=one).value for one in tries] == [-0.5, 1]
-        assert len(engine.calls) == 1
+        assert len(engine.calls) == sum(Grading.objects.values_list("n_calls", flat=True)) == 1
         assert state_of(alone) == (GradingState.SKIPPED, "it belongs to no group of tries")
         assert state_of(tries[1])[0] == GradingState.DONE
 
