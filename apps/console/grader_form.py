@@ -41,6 +41,7 @@ HINTS = {
     "combine": "What several votes make.",
     "max_chars": "Of what the judge reads; the middle of more is left out.",
     "timeout_s": "Seconds to wait for an answer.",
+    "hold_to_shape": "The server lets nothing but the JSON object be said. For models that do not think first.",
     "calls_per_day": "At most, each UTC day; empty: as many as it takes.",
     "template": "Places: {{answer}}, {{conversation}}, {{question}}, {{reference}}, {{scale}}, {{following}}.",
     "reference_key": "Where the trajectory's metadata says what a right answer is.",
@@ -94,7 +95,8 @@ class GraderForm:
     def of_data(cls, kind: Kind, data: Mapping[str, Any]) -> "GraderForm":
         """Read what a browser sent; a box that it did not send is off."""
         form = cls.of_kind(kind)
-        form.typed |= {name: str(data.get(name, "")).strip() for name in form.typed}
+        # Browsers end lines with two characters; answers that are compared with what was typed do not.
+        form.typed |= {name: str(data.get(name, "")).replace("\r\n", "\n").strip() for name in form.typed}
         return form
 
     def read_draft(self) -> VersionDraft | None:
@@ -201,7 +203,7 @@ def _text(value: Any) -> str:
         return "on" if value else ""
     if isinstance(value, (dict, list)):
         return json.dumps(value, indent=2) if value else ""
-    return f"{value:g}" if isinstance(value, float) else str(value)
+    return f"{value:.15g}" if isinstance(value, float) else str(value)
 
 
 def _parse(text: str, info: FieldInfo) -> Any:

@@ -74,7 +74,7 @@ def _read_box(spec: FieldSpec, said: Mapping[str, Any]) -> Box:
         options=options,
         low=spec.low,
         high=spec.high,
-        typed=f"{value:g}" if is_typed and isinstance(value, float) else "",
+        typed=f"{value:.15g}" if is_typed and isinstance(value, float) else "",
         text=said.get("text") or "",
     )
 
@@ -128,7 +128,7 @@ def read_answers(form: QueryDict) -> dict[str, dict[str, Any]]:
             continue
         answer = answers.setdefault(name, {"value": None, "text": ""})
         if mark == "t":
-            answer["text"] = form.get(key, "")
+            answer["text"] = form.get(key, "").replace("\r\n", "\n")
         else:
             answer["value"] = _read_value(given, name)
     return answers

@@ -1,4 +1,7 @@
-"""The form of a score schema: a row a field, a line a tier of trust. It parses text; `score_schema` judges."""
+"""The form of a score schema: a row a field, a line a tier of trust. It parses text; `score_schema` judges.
+
+What the form has no place for (help, titles of choices, the built-in texts) stays as it was before.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -40,7 +43,7 @@ class SchemaForm:
         """Start from a schema, with rows for fields of one's own."""
         shown = [_cells(spec) for spec in schema.fields if spec.name == REWARD_FIELD or spec.name not in BUILT_IN]
         blank = [dict.fromkeys(_COLUMNS, "") | {"weight": "1"} for _ in range(BLANK_ROWS)]
-        lines = [", ".join(f"{source} {weight:g}" for source, weight in tier.items()) for tier in schema.trust]
+        lines = [", ".join(f"{source} {weight:.15g}" for source, weight in tier.items()) for tier in schema.trust]
         return cls(
             rows=[SchemaRow(number=number, cells=cells) for number, cells in enumerate([*shown, *blank])],
             trust="\n".join(lines),
@@ -56,42 +59,52 @@ class SchemaForm:
         ]
         return cls(rows=rows, trust=str(data.get("trust", "")), note=str(data.get("note", "")).strip())
 
-    def read_definition(self) -> dict[str, Any]:
-        """Return the definition that was typed; a row without a name is no field. Raises InvalidInput in words."""
-        fields = [_read_row(row.cells) for row in self.rows if row.cells["name"]]
-        return {"fields": fields, "trust": _read_trust(self.trust)}
+    def read_definition(self, before: Schema) -> dict[str, Any]:
+        """Return the definition that was typed, over the one in force; a row without a name is no field. Raises
+        InvalidInput in words."""
+        known = {spec.name: spec for spec in before.fields}
+        fields = [_read_row(row.cells, known.get(row.cells["name"])) for row in self.rows if row.cells["name"]]
+        typed = {REWARD_FIELD, *(spec["name"] for spec in fields)}
+        unshown = [spec for name, spec in known.items() if name in BUILT_IN and name not in typed]
+        return {
+            "fields": [*fields, *(spec.model_dump(mode="json") for spec in unshown)],
+            "trust": _read_trust(self.trust),
+        }
 
 
 def _cells(spec: FieldSpec) -> dict[str, str]:
     numbers = {name: getattr(spec, name) for name in _NUMBERS}
     choices = [
-        choice.name if choice.reward is None else f"{choice.name} = {choice.reward:g}" for choice in spec.choices
+        choice.name if choice.reward is None else f"{choice.name} = {choice.reward:.15g}" for choice in spec.choices
     ]
     return {
         "name": spec.name,
         "kind": spec.kind.value,
         "title": spec.title,
-        **{name: "" if value is None else f"{value:g}" for name, value in numbers.items()},
+        **{name: "" if value is None else f"{value:.15g}" for name, value in numbers.items()},
         "choices": "\n".join(choices),
         "many": "on" if spec.many else "",
     }
 
 
-def _read_row(cells: Mapping[str, str]) -> dict[str, Any]:
+def _read_row(cells: Mapping[str, str], before: FieldSpec | None) -> dict[str, Any]:
     spec: dict[str, Any] = {"name": cells["name"], "kind": cells["kind"], "title": cells["title"]}
+    if before is not None:
+        spec["help"] = before.help
+    titles = {choice.name: choice.title for choice in before.choices} if before is not None else {}
     for name in _NUMBERS:
         if cells[name]:
             spec[name] = _read_number(cells[name], of=f"{cells['name']}, {name.replace('_', ' ')}")
     if cells["choices"]:
-        spec["choices"] = [_read_choice(line) for line in cells["choices"].splitlines() if line.strip()]
+        spec["choices"] = [_read_choice(line, titles) for line in cells["choices"].splitlines() if line.strip()]
     if cells["many"]:
         spec["many"] = True
     return spec
 
 
-def _read_choice(line: str) -> dict[str, Any]:
+def _read_choice(line: str, titles: Mapping[str, str]) -> dict[str, Any]:
     name, has_reward, reward = line.partition("=")
-    choice: dict[str, Any] = {"name": name.strip()}
+    choice: dict[str, Any] = {"name": name.strip(), "title": titles.get(name.strip(), "")}
     return {**choice, "reward": _read_number(reward, of=f"choice {name.strip()}")} if has_reward else choice
 
 

@@ -45,7 +45,7 @@ def list_schemas(project: Project) -> QuerySet[ScoreSchema]:
 
 @transaction.atomic
 def add_schema(*, caller: Caller, project: Project, definition: Mapping[str, Any], note: str = "") -> ScoreSchema:
-    """Put a new version in force. The caller starts the job that computes rewards anew (`bulk.start_rescoring`).
+    """Put a new version in force. The caller starts the job that computes rewards anew (`rescoring.change_schema`).
 
     Raises InvalidInput that names the setting, Forbidden for reviewers.
     """

@@ -36,9 +36,8 @@ def schema(page: Page) -> HttpResponse:
     page.require(Role.TRAINER)
     form = SchemaForm.of_data(page.request.POST)
     try:
-        _, job = change_schema(
-            caller=page.caller, project=page.project, definition=form.read_definition(), note=form.note
-        )
+        definition = form.read_definition(find_schema(page.project.pk).fields)
+        _, job = change_schema(caller=page.caller, project=page.project, definition=definition, note=form.note)
     except ServiceError as error:
         form.error = error.message
         return page.render("console/schema.html", form=form, status=error.status)

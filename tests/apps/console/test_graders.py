@@ -29,7 +29,14 @@ from tests.fakes.webhook import serve_webhook
 pytestmark = pytest.mark.django_db
 
 STARS = {"name": "stars", "kind": "scale", "low": 1, "high": 5, "weight": 2, "title": "How clear?"}
-MOOD = {"name": "mood", "kind": "choice", "choices": [{"name": "good", "reward": 1}, {"name": "odd"}]}
+MOOD = {
+    "name": "mood",
+    "kind": "choice",
+    "help": "As a stranger would hear it.",
+    "choices": [{"name": "good", "title": "Well said", "reward": 1}, {"name": "odd"}],
+}
+COST = {"name": "cost", "kind": "number", "low": 0, "high": 1234567.25, "low_reward": 1, "high_reward": -0.1234567}
+HINT = {"name": "hint", "kind": "text", "many": True, "weight": 0, "title": "What it should have known"}
 
 
 @pytest.fixture
@@ -75,11 +82,11 @@ class TestSchema:
         assert "moods" in html
         assert "judge \N{MULTIPLICATION SIGN} 0.3" in html
 
-    @pytest.mark.parametrize("schema", [DEFAULT, read_schema({"fields": [STARS, MOOD]})])
-    def test_what_the_form_shows_is_what_it_reads(self, schema: Any) -> None:
+    @pytest.mark.parametrize("schema", [DEFAULT, read_schema({"fields": [STARS, MOOD, COST, HINT]})])
+    def test_what_the_form_shows_is_what_it_reads_and_the_rest_stays(self, schema: Any) -> None:
         form = SchemaForm.of_schema(schema)
         data = {f"{row.number}.{name}": value for row in form.rows for name, value in row.cells.items()}
-        assert read_schema(SchemaForm.of_data({**data, "trust": form.trust}).read_definition()) == schema
+        assert read_schema(SchemaForm.of_data({**data, "trust": form.trust}).read_definition(schema)) == schema
 
     @pytest.mark.parametrize(
         ("typed", "reason"),
@@ -153,6 +160,15 @@ class TestForm:
         html = answer.content.decode()
         assert (answer.status_code, reason in html) == (400, True)
         assert not Grader.objects.exists()
+
+    def test_lines_end_as_answers_do(self, trainer_browser: Client, project: Project) -> None:
+        form = {"kind": "exact", "name": "haiku", "settings.expected": "one\r\ntwo", "settings.passed": "0.1234567"}
+        form |= {"settings.failed": "-1", "field": "reward", "sample": "1"}
+        assert trainer_browser.post("/p/shop/graders/new", form).status_code == 302
+        settings = GraderVersion.objects.get().settings
+        assert (settings["expected"], settings["passed"]) == ("one\ntwo", 0.1234567)
+        again = trainer_browser.get(f"/p/shop/graders/{Grader.objects.get().pk}/versions")
+        assert 'value="0.1234567"' in again.content.decode()
 
     def test_bad_json_is_told(self, trainer_browser: Client, project: Project) -> None:
         typed = {"kind": "json_schema", "name": "x", "settings.json_schema": "{", "settings.target": "step"}
