@@ -1,5 +1,10 @@
-"""The sockets of a project's open pages: news of what changed, never the data itself; a queue's numbered events."""
+"""The sockets of a project's open pages: news of what changed, never the data itself, and a review queue's events.
 
+All of them speak alike. `?since=<number>` is the last message that a page has; the server says hello with the newest
+number, sends what was missed, then what comes. A page that was away asks from its number: a lost notice loses nothing.
+"""
+
+from dataclasses import asdict, dataclass
 from typing import Any
 from urllib.parse import parse_qs
 
@@ -9,83 +14,84 @@ from channels.generic.websocket import AsyncJsonWebsocketConsumer, AsyncWebsocke
 from apps.accounts.access import Caller, find_project
 from apps.accounts.models import Project, User
 from apps.core.errors import ServiceError
-from apps.core.live import project_group
+from apps.core.live import find_newest, list_news, project_group
 from apps.feedback.queues.events import list_events
 from apps.feedback.queues.models import ReviewQueue
 
 REFUSED = 4404
+Message = dict[str, Any]
 
 
-class NewsConsumer(AsyncJsonWebsocketConsumer):
-    """`ws/p/<slug>/news`: sends `{"kind", "id"}` to members of the project's team."""
+@dataclass(frozen=True, kw_only=True)
+class ProjectFeed:
+    """A project's news, `{"number", "kind", "id"}`; of the kind "gap": some is lost, ask for everything anew."""
 
-    group = ""
+    project_id: str
+    newest: int
+
+    def read(self, since: int) -> list[Message]:
+        """Return what comes after number `since`."""
+        return [asdict(news) for news in list_news(self.project_id, since=since)]
+
+    def has_more(self, notice: Message, since: int) -> bool:
+        """Say whether a notice of the group tells of something that was not sent yet."""
+        return bool(notice["number"] > since)
+
+
+@dataclass(frozen=True, kw_only=True)
+class QueueFeed:
+    """A review queue's events, `{"number", "kind", "item", "actor"}`."""
+
+    project_id: str
+    queue_id: str
+    newest: int
+
+    def read(self, since: int) -> list[Message]:
+        """Return what comes after number `since`."""
+        events = list_events(self.queue_id, since=since)
+        return [{name: getattr(event, name) for name in ("number", "kind", "item", "actor")} for event in events]
+
+    def has_more(self, notice: Message, _since: int) -> bool:
+        """Say whether a notice of the group is about this queue."""
+        return notice["kind"] == "queue" and self.queue_id in notice["ids"]
+
+
+class FeedConsumer(AsyncJsonWebsocketConsumer):
+    """`ws/p/<slug>/news` and `ws/p/<slug>/queue/<id>`, for members of the project's team."""
+
+    feed: ProjectFeed | QueueFeed | None = None
+    since = 0
 
     async def connect(self) -> None:
-        project = await database_sync_to_async(_find)(self.scope.get("user"), self.scope["url_route"]["kwargs"]["slug"])
+        user, named = self.scope.get("user"), self.scope["url_route"]["kwargs"]
+        self.feed = await database_sync_to_async(_open_feed)(user, **named)
         await self.accept()
-        if project is None:
+        if self.feed is None:
             await self.close(code=REFUSED)  # After accepting, so that the page learns the code and does not try again.
             return
-        self.group = project_group(project.id)
-        await self.channel_layer.group_add(self.group, self.channel_name)
-        await self.send_json({"kind": "hello", "id": project.id})
+        given = parse_qs(self.scope["query_string"].decode(errors="replace")).get("since", [""])[0]
+        self.since = int(given) if given.isdecimal() and len(given) < 18 else self.feed.newest
+        await self.channel_layer.group_add(project_group(self.feed.project_id), self.channel_name)
+        await self.send_json({"kind": "hello", "number": self.feed.newest})
+        await self._send_new(self.feed)
 
     async def disconnect(self, _code: int) -> None:
-        if self.group:
-            await self.channel_layer.group_discard(self.group, self.channel_name)
+        if self.feed is not None:
+            await self.channel_layer.group_discard(project_group(self.feed.project_id), self.channel_name)
 
     async def receive(self, text_data: str | None = None, bytes_data: bytes | None = None, **_more: Any) -> None:
         """Pages have nothing to say here; whatever comes is left unread."""
 
-    async def news(self, event: dict[str, Any]) -> None:
-        """Forward one message of `apps.core.live`."""
-        await self.send_json({"kind": event["kind"], "id": event["id"]})
+    async def news(self, notice: Message) -> None:
+        """`apps.core.live` tells of something newer: read on."""
+        if self.feed is not None and self.feed.has_more(notice, self.since):
+            await self._send_new(self.feed)
 
-
-class QueueConsumer(AsyncJsonWebsocketConsumer):
-    """`ws/p/<slug>/queue/<id>?since=<n>`: sends a review queue's events after number n, then those that come.
-
-    Each is `{"number", "kind", "item", "actor"}`, numbers without gaps: read from the table, so a lost notice loses
-    nothing, and a page that was away asks from the number that it has.
-    """
-
-    group = ""
-    queue_id = ""
-    since = 0
-
-    async def connect(self) -> None:
-        kwargs = self.scope["url_route"]["kwargs"]
-        queue = await database_sync_to_async(_find_queue)(self.scope.get("user"), kwargs["slug"], kwargs["queue_id"])
-        await self.accept()
-        if queue is None:
-            await self.close(code=REFUSED)
-            return
-        given = parse_qs(self.scope["query_string"].decode(errors="replace")).get("since", [""])[0]
-        self.since = int(given) if given.isdecimal() and len(given) < 18 else queue.n_events
-        self.queue_id, self.group = queue.pk, project_group(queue.project_id)
-        await self.channel_layer.group_add(self.group, self.channel_name)
-        await self.send_json({"kind": "hello", "number": queue.n_events})
-        await self._send_new()
-
-    async def disconnect(self, _code: int) -> None:
-        if self.group:
-            await self.channel_layer.group_discard(self.group, self.channel_name)
-
-    async def receive(self, text_data: str | None = None, bytes_data: bytes | None = None, **_more: Any) -> None:
-        """Pages have nothing to say here either."""
-
-    async def news(self, event: dict[str, Any]) -> None:
-        """The queue has newer events: read them."""
-        if event["kind"] == "queue" and event["id"] == self.queue_id:
-            await self._send_new()
-
-    async def _send_new(self) -> None:
-        while events := await database_sync_to_async(list_events)(self.queue_id, since=self.since):
-            for event in events:
-                self.since = event.number
-                shown = {"number": event.number, "kind": event.kind, "item": event.item, "actor": event.actor}
-                await self.send_json(shown)
+    async def _send_new(self, feed: ProjectFeed | QueueFeed) -> None:
+        while messages := await database_sync_to_async(feed.read)(self.since):
+            for message in messages:
+                self.since = message["number"]
+                await self.send_json(message)
 
 
 class NowhereConsumer(AsyncWebsocketConsumer):
@@ -95,14 +101,19 @@ class NowhereConsumer(AsyncWebsocketConsumer):
         await self.close()
 
 
-def _find_queue(user: object, slug: str, queue_id: str) -> ReviewQueue | None:
-    project = _find(user, slug)
+def _open_feed(user: object, slug: str, queue_id: str | None = None) -> ProjectFeed | QueueFeed | None:
+    project = _find_project(user, slug)
     if project is None:
         return None
-    return ReviewQueue.objects.filter(project=project, pk=queue_id).first()
+    if queue_id is None:
+        return ProjectFeed(project_id=project.pk, newest=find_newest(project.pk) or 0)
+    queue = ReviewQueue.objects.filter(project=project, pk=queue_id).first()
+    if queue is None:
+        return None
+    return QueueFeed(project_id=project.pk, queue_id=queue.pk, newest=queue.n_events)
 
 
-def _find(user: object, slug: str) -> Project | None:
+def _find_project(user: object, slug: str) -> Project | None:
     if not isinstance(user, User):
         return None
     try:

@@ -16,6 +16,8 @@ from apps.accounts.access import Caller, find_project, require_role
 from apps.accounts.models import Membership, Project, Role, User
 from apps.console.replies import refuse, with_toast
 from apps.core.errors import ServiceError
+from apps.core.live import find_newest
+from apps.trajectories.blindness import Hidden, find_hidden
 
 P = ParamSpec("P")
 
@@ -85,6 +87,7 @@ class Page:
     caller: Caller
     project: Project
     role: Role
+    since: int | None = None  # the number of the project's newest news, of a page that is to hear what comes after
 
     @property
     def is_htmx(self) -> bool:
@@ -113,6 +116,11 @@ class Page:
     def projects(self) -> list[Project]:
         """For the project switch."""
         return list(self.user.projects()[:50])
+
+    @cached_property
+    def hidden(self) -> Hidden:
+        """The trajectories whose rewards, and what others said of them, are kept from this person now."""
+        return find_hidden(self.caller)
 
     def require(self, role: Role) -> None:
         """Raise Forbidden when the person's role is too small."""
@@ -152,7 +160,9 @@ def project_page(
             try:
                 project = find_project(caller, slug, role=role)
                 held = caller.role_in(project) or Role.VIEWER
-                page = Page(request=request, user=request.user, caller=caller, project=project, role=held)
+                # Before the view reads anything: what comes later is replayed.
+                since = find_newest(project.pk) if request.method == "GET" else None
+                page = Page(request=request, user=request.user, caller=caller, project=project, role=held, since=since)
                 return view(page, *args, **kwargs)
             except ServiceError as error:
                 return refuse(request, error)

@@ -29,4 +29,4 @@ startPool();
 startColumns();
 startMarks();
 startCharts();
-startLive(document.body.dataset.project);
+startLive(document.body.dataset);

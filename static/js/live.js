@@ -1,30 +1,27 @@
 // Keeps the page fresh: a socket says that something is newer, then the page is fetched again from its own address and
-// its live parts are put in place. News carries no data, so a lost message costs nothing: reconnecting fetches again.
+// its live parts are put in place. News carries no data; what was missed while the page was away is said again, and after
+// a lost connection the page is fetched again in any case, since what says the news may have been away as well.
 
 import { startTabs } from "./controls.js";
+import { openSocket } from "./socket.js";
 
-const FIRST_WAIT_MS = 500;
-const LONGEST_WAIT_MS = 20_000;
 const GAP_MS = 900;
-const REFUSED = 4404;
 const WORDS = { live: "Live", waiting: "Connecting", off: "Offline", paused: "Paused" };
 
-let socket = null;
-let waitMs = FIRST_WAIT_MS;
-let retryId = 0;
-let isStale = false;
 let refreshId = 0;
 let lastRefreshAt = 0;
 let isFetching = false;
+let state = "waiting"; // of the socket
+let isLost = false;
 
-export function startLive(project) {
-  if (!project) return;
-  connect(project);
-  document.addEventListener("visibilitychange", () => (document.hidden ? pause() : connect(project)));
-  window.addEventListener("online", () => connect(project));
+export function startLive({ news, since }) {
+  if (news) openSocket(news, { since, onMessage: hear, onState: show });
 }
 
-function show(state) {
+function show(next) {
+  if (next === "live" && isLost) scheduleRefresh();
+  isLost = (next === "waiting" || next === "off") && (isLost || state === "live");
+  state = next;
   const dot = document.getElementById("live");
   if (!dot) return;
   dot.dataset.state = state;
@@ -32,44 +29,7 @@ function show(state) {
   dot.title = WORDS[state];
 }
 
-function pause() {
-  clearTimeout(retryId);
-  const old = socket;
-  socket = null;
-  old?.close();
-  isStale = true;
-  show("paused");
-}
-
-function connect(project) {
-  clearTimeout(retryId);
-  if (socket || document.hidden) return;
-  show(waitMs > 4 * FIRST_WAIT_MS ? "off" : "waiting");
-  const scheme = location.protocol === "https:" ? "wss" : "ws";
-  const mine = new WebSocket(`${scheme}://${location.host}/ws/p/${project}/news`);
-  socket = mine;
-  mine.addEventListener("message", (event) => {
-    if (mine === socket) hear(JSON.parse(event.data));
-  });
-  mine.addEventListener("close", (event) => {
-    if (mine !== socket) return;
-    socket = null;
-    isStale = true;
-    if (event.code === REFUSED) return show("off");
-    show(waitMs > 4 * FIRST_WAIT_MS ? "off" : "waiting");
-    retryId = setTimeout(() => connect(project), waitMs * (0.7 + 0.6 * Math.random()));
-    waitMs = Math.min(2 * waitMs, LONGEST_WAIT_MS);
-  });
-}
-
 function hear({ kind, id }) {
-  if (kind === "hello") {
-    waitMs = FIRST_WAIT_MS;
-    show("live");
-    if (isStale) scheduleRefresh();
-    isStale = false;
-    return;
-  }
   document.body.dispatchEvent(new CustomEvent(`news-${kind}`, { detail: { id } }));
   scheduleRefresh();
 }

@@ -12,7 +12,7 @@ from django.test import Client
 
 from apps.accounts.models import Project, User
 from apps.console.consumers import REFUSED
-from apps.core.live import publish_news
+from apps.core.live import find_newest, publish_many, publish_news
 
 pytestmark = pytest.mark.django_db(transaction=True)
 BrowserOf = Callable[[User], Client]
@@ -68,10 +68,47 @@ class Socket:
 async def test_members_hear_of_what_changes(project: Project, viewer: User, browser_of: BrowserOf) -> None:
     socket = Socket(await sync_to_async(browser_of)(viewer), "shop")
     assert (await socket.open())["type"] == "websocket.accept"
-    assert await socket.hear() == {"kind": "hello", "id": project.id}
+    assert await socket.hear() == {"kind": "hello", "number": 0}
     await sync_to_async(publish_news)(project.id, kind="run", object_id="run_1")
-    assert await socket.hear() == {"kind": "run", "id": "run_1"}
+    news = await socket.hear()
+    assert news == {"number": await sync_to_async(find_newest)(project.id), "kind": "run", "id": "run_1"}
     await socket.close()
+
+
+async def test_what_a_page_missed_is_sent_from_its_number_on(
+    project: Project, viewer: User, browser_of: BrowserOf
+) -> None:
+    await sync_to_async(publish_many)({"traj_1": project.id, "traj_2": project.id}, kind="trajectory")
+    newest = await sync_to_async(find_newest)(project.id)
+    assert newest is not None
+    socket = Socket(await sync_to_async(browser_of)(viewer), "shop", query=f"since={newest - 1}")
+    await socket.open()
+    assert await socket.hear() == {"kind": "hello", "number": newest}
+    assert await socket.hear() == {"number": newest, "kind": "trajectory", "id": "traj_2"}
+    await sync_to_async(publish_news)(project.id, kind="run", object_id="run_1")
+    assert (await socket.hear())["number"] == newest + 1
+    await socket.close()
+
+
+async def test_what_is_lost_is_told_as_a_gap(project: Project, viewer: User, browser_of: BrowserOf) -> None:
+    await sync_to_async(publish_news)(project.id, kind="run", object_id="run_1")
+    newest = await sync_to_async(find_newest)(project.id)
+    socket = Socket(await sync_to_async(browser_of)(viewer), "shop", query="since=7")
+    await socket.open()
+    await socket.hear()
+    assert await socket.hear() == {"number": newest, "kind": "gap", "id": ""}
+    assert await socket.line.receive_nothing(timeout=0.3)
+    await socket.close()
+
+
+async def test_a_page_knows_from_which_number_on_it_listens(
+    project: Project, viewer: User, browser_of: BrowserOf
+) -> None:
+    await sync_to_async(publish_news)(project.id, kind="run", object_id="run_1")
+    newest = await sync_to_async(find_newest)(project.id)
+    browser = await sync_to_async(browser_of)(viewer)
+    page = await sync_to_async(browser.get)("/p/shop/trajectories")
+    assert f'data-news="/ws/p/shop/news" data-since="{newest}"' in page.content.decode()
 
 
 async def test_a_quiet_socket_stays_open(project: Project, viewer: User, browser_of: BrowserOf) -> None:

@@ -31,7 +31,7 @@ def queue(project: Project, trainer: User) -> ReviewQueue:
     """A queue in which three things have happened."""
     queue = create_queue(caller=Caller(user=trainer), project=project, settings={"name": "x"})
     for kind in ("taken", "submitted"):
-        record_event(queue.pk, kind=kind, item_id="item_1", actor="somebody")
+        record_event(queue, kind=kind, item_id="item_1", actor="somebody")
     return queue
 
 
@@ -47,7 +47,7 @@ async def test_what_was_missed_is_sent_and_then_what_comes(
     socket = await open_socket(await sync_to_async(browser_of)(viewer), queue, since="1")
     assert await socket.hear() == {"kind": "hello", "number": 3}
     assert [(await socket.hear())["number"] for _ in range(2)] == [2, 3]
-    await sync_to_async(record_event)(queue.pk, kind="skipped")
+    await sync_to_async(record_event)(queue, kind="skipped")
     assert await socket.hear() == {"number": 4, "kind": "skipped", "item": "", "actor": ""}
     await socket.close()
 
@@ -57,7 +57,7 @@ async def test_without_a_number_only_what_comes_is_sent(
 ) -> None:
     socket = await open_socket(await sync_to_async(browser_of)(viewer), queue, since="x")
     await socket.hear()
-    await sync_to_async(record_event)(queue.pk, kind="skipped")
+    await sync_to_async(record_event)(queue, kind="skipped")
     assert (await socket.hear())["number"] == 4
     await socket.close()
 
