@@ -1,7 +1,7 @@
 """Who is calling, and what they may do: one `Caller` for people and keys. Every door asks here."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from apps.accounts.models import ApiKey, Project, Role, Scope, Team, User
 from apps.core.errors import Forbidden, NotFound
@@ -12,10 +12,14 @@ ROLE_OF_SCOPE: Mapping[str, Role] = {Scope.AGENT: Role.REVIEWER, Scope.MANAGE: R
 
 @dataclass(frozen=True, kw_only=True)
 class Caller:
-    """A person or a key. A key belongs to one agent, so it sees that agent's project only."""
+    """A person or a key. A key belongs to one agent, so it sees that agent's project only.
+
+    It lives for one request or one piece of work: a person's role in a team is read once.
+    """
 
     user: User | None = None
     key: ApiKey | None = None
+    _roles: dict[str, Role | None] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @property
     def name(self) -> str:
@@ -30,13 +34,18 @@ class Caller:
             if self.key.agent.project_id != project.id:
                 return None
             return ROLE_OF_SCOPE[self.key.scope]
-        return self.user.role_in(project) if self.user else None
+        return self._role_of_user(project.team_id)
 
     def role_in_team(self, team: Team) -> Role | None:
         """The caller's role in a team; None for a stranger. A key may look at its project's team."""
         if self.key is not None:
             return Role.VIEWER if self.key.agent.project.team_id == team.id else None
-        return self.user.role_in_team(team.id) if self.user else None
+        return self._role_of_user(team.id)
+
+    def _role_of_user(self, team_id: str) -> Role | None:
+        if self.user is not None and team_id not in self._roles:
+            self._roles[team_id] = self.user.role_in_team(team_id)
+        return self._roles.get(team_id)
 
 
 def require_role(caller: Caller, project: Project, role: Role) -> None:

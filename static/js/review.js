@@ -3,11 +3,12 @@
 
 import { dropDraft, dropFromOutbox, putIntoOutbox, readOutbox, restoreDraft, saveDraft, sweepDrafts } from "./review_keep.js";
 import { firstOpenBox, focusForm, isAnswered, markBox, startReviewKeys } from "./review_keys.js";
-import { startReviewSocket } from "./review_socket.js";
+import { openSocket } from "./socket.js";
 import { showToast } from "./toast.js";
 
 const RENEW_MS = 120_000;
 const TALLY_MS = 1200;
+const COUNTED = { submit: { done: 1, left: -1 }, skip: { done: 0, left: -1 } }; // what a press adds at once
 
 const work = document.getElementById("work");
 let ahead = null; // { id, node }: the item after this one
@@ -27,7 +28,7 @@ function start() {
   setInterval(showTime, 1000);
   setInterval(renew, RENEW_MS);
   window.addEventListener("online", sendAgain);
-  startReviewSocket(work, { onEvent: hear });
+  openSocket(work.dataset.socket, { since: work.dataset.since, onMessage: hear });
   settle();
   sendAgain().then(fetchAhead);
 }
@@ -166,7 +167,7 @@ async function post(review) {
       redirect: "error",
     });
     const said = await answer.json();
-    if (answer.ok) return accept(review, waiting, said);
+    if (answer.ok) return accept(review, waiting);
     putIntoOutbox(review, { ...waiting, error: said.error });
   } catch {
     putIntoOutbox(review, { ...waiting, error: "" });
@@ -179,7 +180,7 @@ function token() {
   return JSON.parse(document.body.getAttribute("hx-headers"))["X-CSRFToken"];
 }
 
-function accept(review, waiting, said) {
+function accept(review, waiting) {
   dropFromOutbox(review);
   dropDraft(review);
   if (waiting.action !== "requeue") {
@@ -187,7 +188,8 @@ function accept(review, waiting, said) {
     document.getElementById("undo").disabled = false;
   }
   say(`Saved ${new Date().toLocaleTimeString([], { hour: "2-digit", minute: "2-digit" })}`);
-  showTally(said);
+  count(COUNTED[waiting.action]);
+  hear();
   showUnsaved();
   // It was sent again after the network came back, and nothing had come ahead: go on now.
   if (desk().dataset.review === review && !form()?.hasAttribute("inert")) advance();
@@ -274,7 +276,7 @@ async function takeBack(review) {
     ahead = null;
     show((await fetchDesk(new URLSearchParams({ part: "1" }))).node);
     say("Undone");
-    showTally(said);
+    hear();
     fetchAhead();
   } catch (error) {
     say("Not undone", "failed");
@@ -300,16 +302,23 @@ function showTime() {
   document.getElementById("timer").textContent = `${Math.floor(seconds / 60)}:${String(seconds % 60).padStart(2, "0")}`;
 }
 
+// A guess until the platform tells: the answer to a press does not wait for counting.
+function count(change) {
+  if (!change) return;
+  const bar = document.getElementById("tally-bar");
+  showTally({ done: bar.value + change.done, left: Math.max(bar.max - bar.value + change.left, 0), state: "open" });
+}
+
 function showTally({ done, left, state }) {
-  document.getElementById("tally-done").textContent = done;
-  document.getElementById("tally-left").textContent = left;
+  document.getElementById("tally-done").textContent = done.toLocaleString("en");
+  document.getElementById("tally-left").textContent = left.toLocaleString("en");
   const bar = document.getElementById("tally-bar");
   bar.max = Math.max(done + left, 1);
   bar.value = done;
   if (state !== "open") showToast({ text: `This queue is ${state} now: what you have open can still be submitted.` });
 }
 
-// Somebody did something in this queue: what is left for me may have changed.
+// Somebody, or I, did something in this queue: what is left for me may have changed.
 function hear() {
   clearTimeout(tallyId);
   tallyId = setTimeout(async () => {

@@ -53,24 +53,19 @@ def _render_desk(page: Page, queue: ReviewQueue, review: Review | None) -> HttpR
 def tally(page: Page, queue_id: str) -> HttpResponse:
     """How far this person is, as data."""
     queue = queries.find_queue(page.project, page.caller, queue_id)
-    return JsonResponse(_show_tally(page, queue))
-
-
-def _show_tally(page: Page, queue: ReviewQueue) -> dict[str, Any]:
     found = queries.read_tally(queue, user=page.user)
-    return {"left": found.left, "done": found.done, "today": found.today, "state": queue.state}
+    return JsonResponse({"left": found.left, "done": found.done, "today": found.today, "state": queue.state})
 
 
 @project_page("POST", role=Role.REVIEWER)
 def act(page: Page, queue_id: str, review_id: str, action: str) -> HttpResponse:
     """Submit, skip, put back, undo or renew one's review."""
-    queue = queries.find_queue(page.project, page.caller, queue_id)
     if action not in _ACTIONS:
         raise NotFound("there is no such way to go on")
     is_data = WANTS_JSON in page.request.headers.get("Accept", "")
     try:
         review = working.find_review(caller=page.caller, review_id=review_id)
-        if review.queue_id != queue.pk:
+        if review.queue_id != queue_id or review.queue.project_id != page.project.pk:
             raise NotFound("this queue has no such review of yours")
         message = _ACTIONS[action](page, review)
     except ServiceError as error:
@@ -79,9 +74,9 @@ def act(page: Page, queue_id: str, review_id: str, action: str) -> HttpResponse:
         problem = {"error": error.message, "field": error.field, "code": error.code}
         return JsonResponse(problem, status=error.status)
     if is_data:
-        said = {"message": message, "saved_at": timezone.now().isoformat(timespec="seconds")}
-        return JsonResponse({**said, **_show_tally(page, queue)})
-    return page.done(message, to=page.url("review_work", queue.pk))
+        saved_at = timezone.now().isoformat(timespec="seconds")
+        return JsonResponse({"message": message, "saved_at": saved_at})
+    return page.done(message, to=page.url("review_work", queue_id))
 
 
 def _submit(page: Page, review: Review) -> str:
@@ -134,8 +129,7 @@ def preview(page: Page, queue_id: str) -> HttpResponse:
     if item is not None:
         rows = [row for row in (item.trajectory, item.other) if row is not None]
     else:
-        found = list(filling.find_candidates(page.project, queue.query).order_by("-pk")[:200])
-        rows = _choose(queue, found)
+        rows = _choose(queue, filling.find_newest(page.project, queue.query, n=200))
     if not rows:
         raise InvalidInput("there is nothing to show yet: the queue is empty, and its search finds nothing")
     return page.render(

@@ -28,5 +28,5 @@ def add_reviewed_to_dataset(*, caller: Caller, queue: ReviewQueue, dataset: Data
         trajectories=Trajectory.objects.filter(pk__in=ids),
         how=AddedBy.HAND,
     )
-    record_event(queue.pk, kind="collected", actor=caller.name)
+    record_event(queue, kind="collected", actor=caller.name)
     return added

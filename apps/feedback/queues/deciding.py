@@ -16,6 +16,7 @@ from apps.feedback.queues.events import record_event
 from apps.feedback.queues.models import MOST_REVIEWS, ItemState, QueueItem, Review, ReviewState
 from apps.feedback.queues.saying import check_answers, say_answers, silence
 from apps.feedback.queues.services import BETTER, read_fields
+from apps.feedback.schemas import ProjectSchema, find_schema
 from apps.feedback.score_schema import FieldKind, FieldSpec
 
 Answers = Mapping[str, Any]
@@ -40,12 +41,12 @@ def _lie_apart(spec: FieldSpec, values: Sequence[Any], tolerance: float) -> bool
     return any(value != values[0] for value in values)
 
 
-def settle_item(item: QueueItem) -> None:
+def settle_item(item: QueueItem, *, schema: ProjectSchema | None = None) -> None:
     """Store what the (locked) item's counts say: open, done or disputed."""
     item.state, item.disputed = ItemState.OPEN, []
     if item.n_done >= item.n_wanted:
         given = Review.objects.filter(item=item, state=ReviewState.SUBMITTED).values_list("answers", flat=True)
-        specs = read_fields(item.queue)
+        specs = read_fields(item.queue, schema)
         item.disputed = find_disputed(list(given), specs=specs, tolerance=item.queue.tolerance)
         item.state = ItemState.DISPUTED if item.disputed else ItemState.DONE
     item.save(update_fields=["state", "disputed", "n_wanted", "n_held", "n_done"])
@@ -68,7 +69,7 @@ def ask_again(*, caller: Caller, item: QueueItem) -> QueueItem:
         raise Conflict(f"an item may have {MOST_REVIEWS} reviews")
     row.n_wanted += 1
     settle_item(row)
-    record_event(row.queue_id, kind="asked again", item_id=row.pk, actor=caller.name)
+    record_event(row.queue, kind="asked again", item_id=row.pk, actor=caller.name)
     return row
 
 
@@ -85,15 +86,16 @@ def decide_item(*, caller: Caller, item: QueueItem, answers: Answers) -> QueueIt
     row = _lock(item)
     if row.state != ItemState.DISPUTED:
         raise Conflict(f"there is nothing to decide: the item is {row.state}")
-    decision = check_answers(row, answers, only=row.disputed)
+    schema = find_schema(row.queue.project_id)
+    decision = check_answers(row, answers, schema=schema, only=row.disputed)
     given = Review.objects.filter(item=row, state=ReviewState.SUBMITTED).exclude(reviewer=None)
     authors = list(given.values_list("reviewer_id", flat=True))
     silence(caller=caller, item=row, authors=authors, fields=row.disputed)
-    say_answers(caller=caller, item=row, answers=decision)
+    say_answers(caller=caller, item=row, answers=decision, schema=schema)
     row.state, row.decision = ItemState.DECIDED, decision
     row.decided_by, row.decided_at = caller.user, timezone.now()
     row.save(update_fields=["state", "decision", "decided_by", "decided_at"])
-    record_event(row.queue_id, kind="decided", item_id=row.pk, actor=caller.name)
+    record_event(row.queue, kind="decided", item_id=row.pk, actor=caller.name)
     return row
 
 

@@ -55,6 +55,12 @@ def count_matching(project: Project, query: str) -> int:
         return len(find_candidates(project, query).order_by("-pk").values_list("pk", flat=True)[: COUNTED + 1])
 
 
+def find_newest(project: Project, query: str, *, n: int) -> list[Trajectory]:
+    """Return the newest that the search finds. Raises SearchError, TooSlow."""
+    with patience():
+        return list(find_candidates(project, query).order_by("-pk")[:n])
+
+
 def fill_queue(queue_id: str) -> int:
     """Put in all that the queue's search finds; returns how many are new. A search that fails is tried again later."""
     queue = ReviewQueue.objects.select_related("project").get(pk=queue_id)
@@ -106,7 +112,7 @@ def add_trajectories(*, caller: Caller, queue: ReviewQueue, ids: Sequence[str]) 
     with transaction.atomic():
         added = _insert(queue, _make_items(queue, rows))
         if added:
-            record_event(queue.pk, kind="added", actor=caller.name)
+            record_event(queue, kind="added", actor=caller.name)
     return added
 
 
@@ -117,7 +123,7 @@ def _add_found(queue: ReviewQueue, rows: TrajectoryQuerySet) -> int:
         with transaction.atomic():
             new = _insert(queue, _make_items(queue, chosen))
             if new:
-                record_event(queue.pk, kind="added", actor="search")
+                record_event(queue, kind="added", actor="search")
         added += new
     return added
 

@@ -13,22 +13,25 @@ from apps.feedback.preferences.services import add_comparison, find_preference, 
 from apps.feedback.preferences.sides import Side, hash_pair
 from apps.feedback.queues.models import Mode, QueueItem
 from apps.feedback.queues.services import BETTER, read_fields
+from apps.feedback.schemas import ProjectSchema
 from apps.feedback.score_schema import MAX_TEXT, FieldKind, FieldSpec
-from apps.feedback.services import Answer, add_labels, find_label, take_back_label
+from apps.feedback.services import Answer, Author, take_back_labels, write_answers
 
 TIE = "tie"
 Answers = dict[str, dict[str, Any]]
 CHANGED = "too late to undo: somebody has changed what this review said since. It stands as it is now"
 
 
-def check_answers(item: QueueItem, given: Mapping[str, Any], *, only: Sequence[str] | None = None) -> Answers:
+def check_answers(
+    item: QueueItem, given: Mapping[str, Any], *, schema: ProjectSchema, only: Sequence[str] | None = None
+) -> Answers:
     """Return the answers in the shape in which they are kept; `only`: nothing else is asked.
 
     Raises InvalidInput that names the field.
     """
     if item.queue.mode == Mode.PAIRS:
         return _check_pair(item, given)
-    specs = {spec.name: spec for spec in read_fields(item.queue) if only is None or spec.name in only}
+    specs = {spec.name: spec for spec in read_fields(item.queue, schema) if only is None or spec.name in only}
     if unknown := sorted(set(given) - set(specs)):
         raise InvalidInput(f"this queue has no field {unknown[0]!r}; it has {', '.join(specs)}", field=unknown[0])
     answers: Answers = {}
@@ -48,8 +51,8 @@ def check_answers(item: QueueItem, given: Mapping[str, Any], *, only: Sequence[s
     return answers
 
 
-def say_answers(*, caller: Caller, item: QueueItem, answers: Mapping[str, Any]) -> list[str]:
-    """Say them in the caller's name; returns the ids of the labels, or of the comparison."""
+def say_answers(*, caller: Caller, item: QueueItem, answers: Mapping[str, Any], schema: ProjectSchema) -> list[str]:
+    """Say them in the name of the caller, who may review it; returns the ids of the labels, or of the comparison."""
     if item.other is not None:
         better, text = answers[BETTER]["value"], answers[BETTER]["text"]
         one, other = Side(trajectory=item.trajectory), Side(trajectory=item.other)
@@ -57,18 +60,20 @@ def say_answers(*, caller: Caller, item: QueueItem, answers: Mapping[str, Any]) 
         row = add_comparison(caller=caller, chosen=chosen, rejected=rejected, is_tie=better == TIE, text=text)
         return [row.pk]
     said = [Answer(field=name, value=one["value"], text=one["text"]) for name, one in answers.items()]
-    return [label.pk for label in add_labels(caller=caller, trajectory=item.trajectory, answers=said)]
+    author = Author(caller=caller, source=Source.HUMAN)
+    labels = write_answers(author=author, trajectory=item.trajectory, answers=said, schema=schema)
+    return [label.pk for label in labels]
 
 
 def take_back_said(*, caller: Caller, item: QueueItem, labels: Sequence[str]) -> None:
     """Undo what a review said. Raises Conflict when any of it was changed since."""
     try:
-        for label_id in labels:
-            if item.other is not None:
-                found = find_preference(caller=caller, preference_id=label_id)
-                take_back_preference(caller=caller, preference=found)
-            else:
-                take_back_label(caller=caller, label=find_label(caller=caller, label_id=label_id))
+        if item.other is None:
+            take_back_labels(caller=caller, trajectory=item.trajectory, ids=labels)
+            return
+        for preference_id in labels:
+            found = find_preference(caller=caller, preference_id=preference_id)
+            take_back_preference(caller=caller, preference=found)
     except (Conflict, NotFound):
         raise Conflict(CHANGED) from None
 
@@ -84,8 +89,8 @@ def silence(*, caller: Caller, item: QueueItem, authors: Sequence[str], fields: 
             take_back_preference(caller=caller, preference=preference)
         return
     labels = Label.objects.standing().filter(trajectory=item.trajectory, step=None, source=Source.HUMAN)
-    for label in labels.filter(author__in=authors, field__in=fields).select_related("project__team", "trajectory"):
-        take_back_label(caller=caller, label=label)
+    ids = list(labels.filter(author__in=authors, field__in=fields).values_list("pk", flat=True))
+    take_back_labels(caller=caller, trajectory=item.trajectory, ids=ids)
 
 
 def _check_pair(item: QueueItem, given: Mapping[str, Any]) -> Answers:

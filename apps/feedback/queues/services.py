@@ -16,7 +16,7 @@ from apps.core.jobs import queue_task
 from apps.core.texts import NUL_OR_HALF, is_storable
 from apps.feedback.queues.events import record_event
 from apps.feedback.queues.models import MOST_REVIEWS, ItemState, Mode, QueueItem, QueueState, ReviewQueue
-from apps.feedback.schemas import find_schema
+from apps.feedback.schemas import ProjectSchema, find_schema
 from apps.feedback.score_schema import COMMENT_FIELD, MAX_TEXT, REWARD_FIELD, FieldKind, FieldSpec
 from apps.trajectories.search.language import parse_query
 
@@ -62,7 +62,7 @@ def set_state(*, caller: Caller, queue: ReviewQueue, state: str) -> ReviewQueue:
         with transaction.atomic():
             if ReviewQueue.objects.filter(pk=queue.pk).exclude(state=state).update(state=state):
                 audit(team=queue.project.team, actor=caller.name, action=f"queue.{state}", object_id=queue.pk)
-                record_event(queue.pk, kind=state, actor=caller.name)
+                record_event(queue, kind=state, actor=caller.name)
     except IntegrityError:
         raise Conflict(f"another queue is named {queue.name!r} meanwhile: give this one another name") from None
     queue.refresh_from_db()
@@ -110,17 +110,19 @@ def require_reviewer(caller: Caller, queue: ReviewQueue) -> User:
     return caller.user
 
 
-def read_fields(queue: ReviewQueue) -> list[FieldSpec]:
-    """Return the fields that a review of this queue fills in, those that the score schema still has."""
+def read_fields(queue: ReviewQueue, schema: ProjectSchema | None = None) -> list[FieldSpec]:
+    """Return the fields that a review of this queue fills in, those that the score schema still has; `schema` is the
+    one in force, if it is known."""
     if queue.mode == Mode.PAIRS:
         return []
-    known = {spec.name: spec for spec in find_schema(queue.project_id).fields.fields}
+    schema = schema or find_schema(queue.project_id)
+    known = {spec.name: spec for spec in schema.fields.fields}
     return [known[name] for name in queue.field_names if name in known]
 
 
 @transaction.atomic
 def _write(queue: ReviewQueue, settings: Mapping[str, Any], *, caller: Caller, action: str) -> ReviewQueue:
-    before = (queue.query, queue.sample_rate, queue.auto_add)
+    before, n_before = (queue.query, queue.sample_rate, queue.auto_add), queue.n_reviews
     for name in _PLAIN:
         if name in settings:
             setattr(queue, name, settings[name])
@@ -135,16 +137,17 @@ def _write(queue: ReviewQueue, settings: Mapping[str, Any], *, caller: Caller, a
         queue.filled_at = None
     try:
         with transaction.atomic():
-            # Of a queue that is there only this: others count its events meanwhile.
-            queue.save(update_fields=None if is_new else [*_PLAIN, "field_names", "filled_at"])
+            # Of a queue that is there only this: others count its events meanwhile, and change what is not named here.
+            named = [name for name in (*_PLAIN, "field_names") if name in settings]
+            queue.save(update_fields=None if is_new else [*named, "filled_at"])
     except IntegrityError:
         raise Conflict(f"this project has a queue named {queue.name!r} already", field="name") from None
     if "reviewers" in settings:
         queue.reviewers.set(_find_reviewers(queue, settings["reviewers"]))
-    untouched = queue.items.filter(state=ItemState.OPEN, n_done=0, n_held=0)
-    untouched.update(n_wanted=queue.n_reviews)
+    if queue.n_reviews != n_before:
+        queue.items.filter(state=ItemState.OPEN, n_done=0, n_held=0).update(n_wanted=queue.n_reviews)
     audit(team=queue.project.team, actor=caller.name, action=action, object_id=queue.pk)
-    record_event(queue.pk, kind=action.removeprefix("queue."), actor=caller.name)
+    record_event(queue, kind=action.removeprefix("queue."), actor=caller.name)
     if queue.filled_at is None and queue.has_source:
         queue_task(FILL_QUEUE, queue.pk)
     queue.refresh_from_db()

@@ -34,6 +34,7 @@ from apps.feedback.queues.models import (
 )
 from apps.feedback.queues.saying import check_answers, say_answers, take_back_said
 from apps.feedback.queues.services import require_reviewer
+from apps.feedback.schemas import find_schema
 
 MAX_REASON = 400
 LONGEST_S = 86_400
@@ -103,7 +104,7 @@ def _reserve(queue: ReviewQueue, user: User, *, besides: str) -> Review | None:
     slot = next(slot for slot in range(N_SLOTS) if slot not in held.values())
     expires_at = timezone.now() + timedelta(minutes=queue.hold_minutes)
     review = Review.objects.create(queue=queue, item=item, reviewer=user, slot=slot, expires_at=expires_at)
-    record_event(queue.pk, kind="taken", item_id=item.pk, actor=user.email)
+    record_event(queue, kind="taken", item_id=item.pk, actor=user.email)
     return _known().get(pk=review.pk)
 
 
@@ -129,7 +130,8 @@ def submit_review(*, caller: Caller, review: Review, said: Submission) -> Review
     Conflict when it was given before with other answers, or its place is gone.
     """
     require_reviewer(caller, review.queue)
-    answers = check_answers(review.item, said.answers)
+    schema = find_schema(review.queue.project_id)
+    answers = check_answers(review.item, said.answers, schema=schema)
     with transaction.atomic():
         item, row = _lock(review)
         if row.state == ReviewState.SUBMITTED:
@@ -140,15 +142,15 @@ def submit_review(*, caller: Caller, review: Review, said: Submission) -> Review
             _take_again(item, row)
         if item.trajectory.deleted_at is not None or (item.other is not None and item.other.deleted_at is not None):
             raise Conflict("somebody has deleted this trajectory meanwhile: skip it")
-        row.labels = say_answers(caller=caller, item=item, answers=answers)
+        row.labels = say_answers(caller=caller, item=item, answers=answers, schema=schema)
         row.answers, row.wants_second = answers, said.wants_second
         row.seconds = _read_seconds(row, said.seconds)
         _close(row, ReviewState.SUBMITTED)
         item.n_held, item.n_done = item.n_held - 1, item.n_done + 1
         if said.wants_second:
             item.n_wanted = min(max(item.n_wanted, item.n_done + item.n_held + 1), MOST_REVIEWS)
-        settle_item(item)
-        record_event(item.queue_id, kind="submitted", item_id=item.pk, actor=caller.name)
+        settle_item(item, schema=schema)
+        record_event(item.queue, kind="submitted", item_id=item.pk, actor=caller.name)
     return row
 
 
@@ -191,7 +193,7 @@ def undo_review(*, caller: Caller, review: Review) -> Review:
         row.state, row.slot, row.closed_at, row.labels = ReviewState.HELD, slot, None, []
         row.expires_at = _expiry(row)  # `held_at` stays: what was begun first is open first
         row.save()
-        record_event(item.queue_id, kind="undone", item_id=item.pk, actor=caller.name)
+        record_event(item.queue, kind="undone", item_id=item.pk, actor=caller.name)
     return row
 
 
@@ -208,7 +210,7 @@ def release_run_out(queue: ReviewQueue, *, keep: User | None = None) -> int:
                 continue  # submitted or begun anew a moment ago
             _close(row, ReviewState.LAPSED)
             _free_place(item)
-            record_event(queue.pk, kind="lapsed", item_id=item.pk)
+            record_event(queue, kind="lapsed", item_id=item.pk)
             n_freed += 1
     return n_freed
 
@@ -235,7 +237,7 @@ def _give_up(caller: Caller, review: Review, *, state: ReviewState, reason: str)
             _close(row, state)
             if state == ReviewState.RETURNED:
                 QueueItem.objects.filter(pk=item.pk).update(turn=F("turn") + 1)
-            record_event(item.queue_id, kind=str(state), item_id=item.pk, actor=caller.name)
+            record_event(item.queue, kind=str(state), item_id=item.pk, actor=caller.name)
     return row
 
 
@@ -266,7 +268,8 @@ def _lock(review: Review) -> tuple[QueueItem, Review]:
     """Hold the item, then the review: one change at a time on either."""
     items = QueueItem.objects.select_related("queue__project__team", "trajectory", "other")
     item = items.select_for_update(of=("self",), no_key=True).get(pk=review.item_id)
-    row = _known().select_for_update(of=("self",), no_key=True).get(pk=review.pk)
+    row = Review.objects.select_for_update(no_key=True).get(pk=review.pk)
+    row.item, row.queue = item, item.queue
     return item, row
 
 

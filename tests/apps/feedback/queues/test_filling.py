@@ -186,6 +186,15 @@ def test_a_change_is_for_items_that_nobody_has_begun(queue: ReviewQueue, mate: U
     assert set(actions) == {"queue.created", "queue.changed"}
 
 
+def test_two_changes_at_once_both_stay(queue: ReviewQueue, trainer: User) -> None:
+    same = ReviewQueue.objects.get(pk=queue.pk)  # as another request has read it
+    QueueItem.objects.update(n_wanted=3)  # somebody asked for another opinion
+    change_queue(caller=by(trainer), queue=queue, settings={"guideline": "Be kind."})
+    changed = change_queue(caller=by(trainer), queue=same, settings={"name": "second"})
+    assert (changed.guideline, changed.name) == ("Be kind.", "second")
+    assert set(QueueItem.objects.values_list("n_wanted", flat=True)) == {3}
+
+
 def test_a_name_is_free_again_when_its_queue_is_archived(make_queue: MakeQueue, trainer: User) -> None:
     first = make_queue()
     with pytest.raises(Conflict, match="named 'first' already"):
