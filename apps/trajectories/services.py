@@ -146,32 +146,10 @@ def set_exclusion(*, trajectory: Trajectory, is_excluded: bool, actor: str) -> T
     return trajectory
 
 
-<<<<<<< HEAD
-@transaction.atomic
+@transaction.atomic(savepoint=False)
 def set_rewards(rewards: Mapping[str, float | None], *, step_rewards: Mapping[str, float]) -> int:
     """Store what the labels of (locked) trajectories add up to, by id; their steps that are not named have no reward:
     None is not zero. Returns how many trajectories were changed.
-=======
-@transaction.atomic(savepoint=False)
-def set_rewards(
-    *, trajectory: Trajectory, reward: float | None, step_rewards: Mapping[str, float | None] | None = None
-) -> None:
-    """Store what the labels add up to. Steps that are not named have no reward: None is not zero."""
-    given = {step_id: value for step_id, value in (step_rewards or {}).items() if value is not None}
-    Trajectory.objects.filter(pk=trajectory.pk).update(reward=reward)
-    trajectory.reward = reward
-    rewarded = Step.objects.filter(Q(reward__isnull=False) | Q(pk__in=given), trajectory=trajectory)
-    changed = [step for step in rewarded.only("id", "reward") if step.reward != given.get(step.pk)]
-    for step in changed:
-        step.reward = given.get(step.pk)
-    Step.objects.bulk_update(changed, ["reward"], batch_size=500)
-
-
-@transaction.atomic
-def set_many_rewards(rewards: Mapping[str, float | None], *, step_rewards: Mapping[str, float]) -> int:
-    """Store what the labels of many (locked) trajectories add up to, by id; their steps that are not named have no
-    reward. Returns how many trajectories were changed.
->>>>>>> 1b158db (A grader's calls are taken out of its day's budget before they are made; what a version had still to grade is left when another is switched on; judges may be held to their JSON)
     """
     known = Trajectory.objects.filter(pk__in=rewards).only("id", "reward")
     changed = [trajectory for trajectory in known if trajectory.reward != rewards[trajectory.pk]]

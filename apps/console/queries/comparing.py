@@ -35,8 +35,8 @@ def _says_same(one: steps.StepCard | None, other: steps.StepCard | None) -> bool
 
 
 def list_tries(trajectory: Trajectory) -> list[Trajectory]:
-    """Return other tries at the same task: of its group, or with its first words."""
-    rows = Trajectory.objects.filter(project=trajectory.project_id, deleted_at=None).exclude(pk=trajectory.pk)
-    if trajectory.group:
-        return list(rows.filter(group=trajectory.group).order_by("-pk")[:TRIES])
-    return []
+    """Return other tries of its group, if it belongs to one."""
+    if not trajectory.group:
+        return []
+    rows = Trajectory.objects.filter(project=trajectory.project_id, group=trajectory.group, deleted_at=None)
+    return list(rows.exclude(pk=trajectory.pk).order_by("-pk")[:TRIES])

@@ -13,10 +13,12 @@ from apps.feedback.graders.kinds import KINDS, Kind
 from apps.feedback.graders.models import Backfill, DryRun, Grader, GraderVersion, Grading, GradingState
 from apps.feedback.graders.people import read_agreement
 from apps.feedback.graders.services import list_graders, list_versions
+from apps.feedback.graders.trying import hide_results
 from apps.feedback.models import ScoreSchema
 from apps.feedback.schemas import ProjectSchema, find_schema, list_schemas
 from apps.feedback.thumbs.models import ThumbToken
 from apps.feedback.thumbs.services import list_tokens
+from apps.trajectories.blindness import Hidden
 
 SHOWN = 20
 
@@ -84,17 +86,18 @@ class GraderPage:
         return self.grader.live_id == self.version.pk
 
 
-def read_grader_page(grader: Grader, version: GraderVersion) -> GraderPage:
+def read_grader_page(grader: Grader, version: GraderVersion, *, hidden: Hidden) -> GraderPage:
     """Return what the page of a grader shows of one version."""
     gradings = Grading.objects.filter(version=version)
     backfills = Backfill.objects.filter(version=version).select_related("author", "key").order_by("-pk")[:5]
+    dry_run = DryRun.objects.filter(version=version).order_by("-pk").first()
     failed = gradings.filter(state=GradingState.FAILED).select_related("trajectory").order_by("-ended_at")
     return GraderPage(
         grader=grader,
         kind=KINDS[grader.kind],
         version=version,
         versions=list(list_versions(grader)[:SHOWN]),
-        dry_run=DryRun.objects.filter(version=version).order_by("-pk").first(),
+        dry_run=hide_results(dry_run, hidden=hidden) if dry_run else None,
         agreement=read_agreement(version),
         backfills=[(backfill, read_progress(backfill)) for backfill in backfills],
         n_waiting=gradings.filter(state__in=[GradingState.WAITING, GradingState.RUNNING]).count(),

@@ -2,14 +2,16 @@
 
 from dataclasses import dataclass
 
-from django.db.models import Q, QuerySet
+from django.db.models import Q
 
+from apps.accounts.access import Caller
 from apps.accounts.models import Project, User
 from apps.core.errors import NotFound
-from apps.feedback.models import Label, Source
-from apps.feedback.rewards import score_labels
+from apps.feedback.models import Label, LabelQuerySet, Source
+from apps.feedback.rewards import score_seen
 from apps.feedback.score_schema import REWARD_FIELD
 from apps.feedback.scoring import explain
+from apps.trajectories.blindness import Hidden
 from apps.trajectories.models import Trajectory
 
 SHOWN = 50
@@ -25,7 +27,7 @@ class RewardPanel:
     explanation: str
 
 
-def standing_labels(trajectory: Trajectory) -> QuerySet[Label]:
+def standing_labels(trajectory: Trajectory) -> LabelQuerySet:
     """Return the labels that say what something is worth, in any field, and that nothing superseded or took back."""
     rows = Label.objects.standing().filter(Q(value__isnull=False) | Q(said__isnull=False), trajectory=trajectory)
     return rows.select_related("author", "key", "grader__grader", "token")
@@ -38,21 +40,22 @@ def own_step_values(trajectory: Trajectory, *, user: User) -> dict[str, float]:
     return {str(label.step_id): label.value for label in rows if label.value is not None}
 
 
-def read_panel(trajectory: Trajectory, *, user: User) -> RewardPanel:
-    """Return the labels of the whole trajectory and the explanation of its reward."""
-    labels = list(standing_labels(trajectory).filter(step=None).order_by("pk")[:SHOWN])
-    own = [label for label in labels if _is_own_reward(label, user)]
-    n_steps = standing_labels(trajectory).exclude(step=None).order_by().values("step_id").distinct().count()
+def read_panel(trajectory: Trajectory, *, caller: Caller, hidden: Hidden) -> RewardPanel:
+    """Return the labels of the whole trajectory that the caller may see, and the explanation of its reward."""
+    seen = standing_labels(trajectory).seen_by(caller, hidden=hidden)
+    labels = list(seen.filter(step=None).order_by("pk")[:SHOWN])
+    own = [label for label in labels if _is_own_reward(label, caller.user)]
+    n_steps = seen.exclude(step=None).order_by().values("step_id").distinct().count()
     return RewardPanel(
         labels=labels,
         own=own[-1] if own else None,
         n_step_labels=n_steps,
-        explanation=explain(score_labels(trajectory=trajectory)),
+        explanation=explain(score_seen(caller, trajectory)),
     )
 
 
-def _is_own_reward(label: Label, user: User) -> bool:
-    return label.author_id == user.pk and label.source == Source.HUMAN and label.field == REWARD_FIELD
+def _is_own_reward(label: Label, user: User | None) -> bool:
+    return label.author == user and label.source == Source.HUMAN and label.field == REWARD_FIELD
 
 
 def find_own_label(project: Project, label_id: str, *, user: User) -> Label:

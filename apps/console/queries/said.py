@@ -1,26 +1,26 @@
-"""Everything that people said of a trajectory, its steps and spans of their words, as its page shows it; and whether a
-reviewer is to be kept from seeing it."""
+"""Everything that people said of a trajectory, its steps and spans of their words, as its page shows it."""
 
 import json
-from collections.abc import Sequence
 from dataclasses import dataclass
 
-from django.db.models import Q
-
+from apps.accounts.access import Caller
 from apps.accounts.models import Project, Role, User
 from apps.console.review_form import Box, read_boxes
 from apps.core.errors import InvalidInput, NotFound
+from apps.feedback import services
 from apps.feedback.models import Label, Source
 from apps.feedback.preferences.models import Preference
-from apps.feedback.queues.models import Review, ReviewState
 from apps.feedback.schemas import find_schema
 from apps.feedback.score_schema import FieldKind
 from apps.feedback.services import Span
+from apps.trajectories.blindness import Hidden
 from apps.trajectories.messages import spoken_text
 from apps.trajectories.models import Step, Trajectory
 
 SHOWN = 100
 QUOTED = 80
+_HEAVY = ("tail_token_ids", "completion_token_ids", "logprobs", "tail_messages", "answer_digests")
+_HEAVY_OF_STEP = tuple(f"step__{name}" for name in _HEAVY)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,24 +47,25 @@ class SaidPanel:
     steps: list[Step]
 
 
-def read_panel(trajectory: Trajectory, *, user: User, role: Role) -> SaidPanel:
-    """Return the panel."""
-    rows = Label.objects.standing().filter(trajectory=trajectory).select_related("author", "key", "step")
-    labels = list(rows.order_by("-pk")[: SHOWN + 1])
-    pairs = Preference.objects.standing().filter(trajectory=trajectory).select_related("author", "key", "step")
+def read_panel(trajectory: Trajectory, *, caller: Caller, role: Role, hidden: Hidden) -> SaidPanel:
+    """Return the panel, with what the caller may see."""
+    rows = Label.objects.standing().filter(trajectory=trajectory).seen_by(caller, hidden=hidden)
+    labels = list(rows.select_related("author", "key", "step").defer(*_HEAVY_OF_STEP).order_by("-pk")[: SHOWN + 1])
+    pairs = Preference.objects.standing().filter(trajectory=trajectory).seen_by(caller, hidden=hidden)
+    pairs = pairs.select_related("author", "key", "step").defer(*_HEAVY_OF_STEP)
     fields = [spec for spec in find_schema(trajectory.project_id).fields.fields if spec.kind != FieldKind.RANKING]
     orders = role.includes(Role.TRAINER)
     return SaidPanel(
-        said=[_show(label, user=user, orders=orders) for label in labels[:SHOWN]],
+        said=[_show(label, user=caller.user, orders=orders) for label in labels[:SHOWN]],
         n_more=max(0, len(labels) - SHOWN),
-        preferences=[(row, orders or row.author_id == user.pk) for row in pairs.order_by("-pk")[:20]],
+        preferences=[(row, orders or row.author == caller.user) for row in pairs.order_by("-pk")[:20]],
         boxes=read_boxes(fields, {}),
         steps=list(Step.objects.filter(trajectory=trajectory).only("id", "index").order_by("index")[:200]),
     )
 
 
-def _show(label: Label, *, user: User, orders: bool) -> Said:
-    is_own = label.author_id == user.pk and label.source == Source.HUMAN
+def _show(label: Label, *, user: User | None, orders: bool) -> Said:
+    is_own = label.author == user and label.source == Source.HUMAN
     return Said(label=label, quote=_quote(label), may_take_back=is_own or orders)
 
 
@@ -96,17 +97,9 @@ def find_span(step: Step, words: str, *, place: int = 0) -> Span:
     return start, start + len(words)
 
 
-def find_label(project: Project, label_id: str) -> Label:
+def find_label(project: Project, caller: Caller, label_id: str) -> Label:
     """Return a label of the project or raise NotFound."""
-    rows = Label.objects.select_related("trajectory__project__team", "step", "project__team")
-    label = rows.filter(project=project, pk=label_id).first()
-    if label is None:
+    label = services.find_label(caller=caller, label_id=label_id)
+    if label.project_id != project.pk:
         raise NotFound("this project has no such label")
     return label
-
-
-def is_blind(trajectories: Sequence[Trajectory], *, user: User) -> bool:
-    """Say whether this person reviews one of these in a blind queue now: then nothing that others said is shown."""
-    ids = [row.pk for row in trajectories]
-    held = Review.objects.filter(reviewer=user, state=ReviewState.HELD, queue__is_blind=True)
-    return held.filter(Q(item__trajectory__in=ids) | Q(item__other__in=ids)).exists()

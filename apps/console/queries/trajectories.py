@@ -10,6 +10,7 @@ from apps.console.queries.counting import Count
 from apps.core.errors import InvalidInput, NotFound
 from apps.core.ids import is_id
 from apps.core.texts import is_storable
+from apps.trajectories.blindness import NOTHING, Hidden
 from apps.trajectories.models import Channel, Trajectory, TrajectoryState
 from apps.trajectories.search.language import Filter, Query, Term, parse_query
 from apps.trajectories.search.services import Found, TooSlow, find_matching, find_page, name_terms, patience
@@ -94,14 +95,14 @@ def _check(name: str, value: str, allowed: list[str]) -> None:
         raise InvalidInput(f"{name}={value} is not a filter; use one of {', '.join(allowed)}", field=name)
 
 
-def list_trajectories(project: Project, query: Query, *, before: str) -> Found:
+def list_trajectories(project: Project, query: Query, *, before: str, hidden: Hidden) -> Found:
     """Return one page, newest first. Raises TooSlow."""
-    return find_page(project=project, query=query, before=before or None, limit=PER_PAGE)
+    return find_page(project=project, query=query, before=before or None, limit=PER_PAGE, hidden=hidden)
 
 
-def read_strip(project: Project, query: Query) -> Strip | None:
+def read_strip(project: Project, query: Query, *, hidden: Hidden = NOTHING) -> Strip | None:
     """Return when the newest thousand that the search finds began; None when that would take too long."""
-    rows = find_matching(project=project, query=query).order_by("-pk")
+    rows = find_matching(project=project, query=query, hidden=hidden).order_by("-pk")
     try:
         with patience(limit_ms=STRIP_MS):
             starts = list(rows.values_list("started_at", flat=True)[: STRIP_LIMIT + 1])

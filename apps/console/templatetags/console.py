@@ -1,9 +1,10 @@
-"""How the console writes numbers, times, rewards and icons. Knows no page."""
+"""How the console writes numbers, times, rewards and icons. Knows no page, but whose it is."""
 
 from datetime import datetime
 from typing import Any
 
 from django import template
+from django.template import Context
 from django.templatetags.static import static
 from django.utils import timezone
 from django.utils.html import format_html
@@ -137,6 +138,12 @@ def copy(value: object, label: str = "", *, wide: bool = False) -> dict[str, obj
 def reward(value: float | None) -> dict[str, object]:
     """A reward as a signed, coloured number."""
     return {"value": value}
+
+
+@register.inclusion_tag("console/parts/reward.html", takes_context=True)
+def reward_of(context: Context, trajectory_id: str, value: float | None) -> dict[str, object]:
+    """A reward of a trajectory, or of something in it: hidden while this person reviews the trajectory blind."""
+    return {"value": value, "is_hidden": trajectory_id in context["page"].hidden}
 
 
 @register.filter

@@ -143,7 +143,7 @@ def _address(page: Page, version: GraderVersion) -> str:
 
 
 def _render(page: Page, version: GraderVersion, *, secret: str = "") -> HttpResponse:
-    shown = read_grader_page(version.grader, version)
+    shown = read_grader_page(version.grader, version, hidden=page.hidden)
     address = f"/api/v1/graders/{version.grader_id}/versions/{version.number}/dry-runs"
     return page.render(
         "console/grader.html",

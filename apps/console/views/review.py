@@ -144,6 +144,7 @@ def queue_results(page: Page, queue_id: str) -> HttpResponse:
     items = page_newest_first(
         results.list_items(queue, state=state), before=page.request.GET.get("before") or None, limit=PER_PAGE
     )
+    seen = results.find_seen(queue, items.items, caller=page.caller)
     return page.render(
         "console/review_results.html",
         queue=queue,
@@ -151,7 +152,7 @@ def queue_results(page: Page, queue_id: str) -> HttpResponse:
         progress=results.read_progress(queue),
         agreement=results.read_agreement(queue),
         left=results.count_left_for(queue, page.user) if queue.state == QueueState.OPEN else 0,
-        items=[(item, results.may_see_reviews(item, caller=page.caller)) for item in items.items],
+        items=[(item, item.pk in seen) for item in items.items],
         found=items,
         state=state,
         states=ItemState.choices,

@@ -46,7 +46,7 @@ def say(page: Page, trajectory_id: str) -> HttpResponse:
 @project_page("POST", role=Role.REVIEWER)
 def unsay(page: Page, label_id: str) -> HttpResponse:
     """Take a label back; a stale one is refused."""
-    label = said.find_label(page.project, label_id)
+    label = said.find_label(page.project, page.caller, label_id)
     take_back_label(caller=page.caller, label=label)
     return _show_again(page, label.trajectory_id, message=f"Taken back: {label.field}")
 
@@ -67,9 +67,8 @@ def _show_again(page: Page, trajectory_id: str, *, message: str, undo: str = "")
     response = page.render(
         "console/parts/said_reply.html",
         trajectory=found,
-        said_panel=said.read_panel(found, user=page.user, role=page.role),
-        panel=rewards.read_panel(found, user=page.user),
-        is_blind=said.is_blind([found], user=page.user),
+        said_panel=said.read_panel(found, caller=page.caller, role=page.role, hidden=page.hidden),
+        panel=rewards.read_panel(found, caller=page.caller, hidden=page.hidden),
     )
     return with_toast(response, message, undo=undo, undo_target="#said-panel")
 
@@ -118,6 +117,5 @@ def diff(page: Page, trajectory_id: str) -> HttpResponse:
         other=other,
         rows=comparing.compare(found, other, user=page.user) if other else [],
         tries=comparing.list_tries(found),
-        is_blind=said.is_blind([row for row in (found, other) if row], user=page.user),
         curl=curl("GET", f"/api/v1/trajectories/{found.pk}/steps"),
     )

@@ -44,9 +44,8 @@ def trajectory(page: Page, trajectory_id: str) -> HttpResponse:
         window=window,
         step_map=draw_map([card.step for card in window.cards]),
         focus=focus,
-        panel=rewards.read_panel(found, user=page.user),
-        said_panel=said.read_panel(found, user=page.user, role=page.role),
-        is_blind=said.is_blind([found], user=page.user),
+        panel=rewards.read_panel(found, caller=page.caller, hidden=page.hidden),
+        said_panel=said.read_panel(found, caller=page.caller, role=page.role, hidden=page.hidden),
         lineage=steps.read_lineage(found),
         idle_close_s=settings.CLAW.idle_close_s,
         curl=curl("GET", f"/api/v1/trajectories/{found.id}"),
@@ -143,8 +142,8 @@ def _after_label(page: Page, trajectory_id: str, *, step_id: str, message: str, 
     if not page.is_htmx:
         return page.done(message, to=page.url("trajectory", trajectory_id))
     found = queries.find_trajectory(page.project, trajectory_id)
-    context: dict[str, Any] = {"trajectory": found, "panel": rewards.read_panel(found, user=page.user)}
-    context["is_blind"] = said.is_blind([found], user=page.user)
+    panel = rewards.read_panel(found, caller=page.caller, hidden=page.hidden)
+    context: dict[str, Any] = {"trajectory": found, "panel": panel}
     if step_id:
         step = steps.find_step(found, step_id)
         own = rewards.own_step_values(found, user=page.user)

@@ -32,8 +32,8 @@ def trajectories(page: Page) -> HttpResponse:
     strip = None
     try:
         query = filters.read_query()
-        found = queries.list_trajectories(page.project, query, before=filters.before)
-        strip = None if found.is_cut else queries.read_strip(page.project, query)
+        found = queries.list_trajectories(page.project, query, before=filters.before, hidden=page.hidden)
+        strip = None if found.is_cut else queries.read_strip(page.project, query, hidden=page.hidden)
     except (SearchError, TooSlow) as error:
         fault = error
         found = Found(items=[], next_before=None)

@@ -29,10 +29,11 @@ from apps.feedback.api.step_bodies import (
     read_step_bodies,
     show_submitted,
 )
-from apps.feedback.rewards import score_labels
+from apps.feedback.rewards import score_seen
 from apps.feedback.scoring import explain, show_score, show_step_score
 from apps.feedback.submitting import submit_rewarded_steps
 from apps.trajectories.api.views import StepsView as ReadStepsView
+from apps.trajectories.blindness import find_hidden
 from apps.trajectories.models import Step, Trajectory
 from apps.trajectories.services import find_step, find_step_by_response, find_step_of, find_trajectory
 
@@ -42,13 +43,17 @@ def _add(caller: Caller, trajectory: Trajectory, step: Step | None, body: dict[s
     span = tuple(body.pop("span") or ()) or None
     replaced = services.find_label(caller=caller, label_id=replaces) if replaces else None
     label = services.add_label(caller=caller, trajectory=trajectory, step=step, span=span, replaces=replaced, **body)
-    shown = {**LabelSerializer(label).data, "reward": trajectory.reward}
+    shown = {**LabelSerializer(label).data, "reward": _show_reward(caller, trajectory)}
     return Response(shown, status=status.HTTP_201_CREATED)
 
 
-def _list(trajectory: Trajectory, step: Step | None = None) -> Response:
-    score = score_labels(trajectory=trajectory)
-    items = LabelSerializer(services.list_labels(trajectory=trajectory, step=step), many=True).data
+def _show_reward(caller: Caller, trajectory: Trajectory) -> float | None:
+    return None if trajectory.pk in find_hidden(caller) else trajectory.reward
+
+
+def _list(caller: Caller, trajectory: Trajectory, step: Step | None = None) -> Response:
+    score = score_seen(caller, trajectory)
+    items = LabelSerializer(services.list_labels(caller=caller, trajectory=trajectory, step=step), many=True).data
     shown = {"items": items, "reward": score.reward, "step_rewards": score.step_rewards}
     of_target = show_step_score(score, step.pk) if step is not None else show_score(score)
     return Response({**shown, "explanation": explain(score), "score": of_target})
@@ -74,7 +79,8 @@ class StepsView(ReadStepsView):
             drafts=[body.draft for body in bodies],
             rewards=[body.reward for body in bodies],
         )
-        return Response(show_submitted(submitted, reward=trajectory.reward), status=status.HTTP_201_CREATED)
+        shown = show_submitted(submitted, reward=_show_reward(caller, trajectory))
+        return Response(shown, status=status.HTTP_201_CREATED)
 
 
 class TrajectoryLabelsView(APIView):
@@ -83,7 +89,8 @@ class TrajectoryLabelsView(APIView):
     @extend_schema(responses=LabelListSerializer)
     def get(self, request: Request, trajectory_id: str) -> Response:
         """List labels, oldest first, superseded ones too, with the reward that the current ones add up to."""
-        return _list(find_trajectory(caller=caller_of(request), trajectory_id=trajectory_id))
+        caller = caller_of(request)
+        return _list(caller, find_trajectory(caller=caller, trajectory_id=trajectory_id))
 
     @extend_schema(request=TrajectoryLabelBodySerializer, responses={201: NewLabelSerializer})
     def post(self, request: Request, trajectory_id: str) -> Response:
@@ -102,8 +109,9 @@ class StepLabelsView(APIView):
     @extend_schema(responses=LabelListSerializer)
     def get(self, request: Request, step_id: str) -> Response:
         """List the labels of this step, oldest first."""
-        step = find_step_of(caller=caller_of(request), step_id=step_id)
-        return _list(step.trajectory, step)
+        caller = caller_of(request)
+        step = find_step_of(caller=caller, step_id=step_id)
+        return _list(caller, step.trajectory, step)
 
     @extend_schema(request=StepLabelBodySerializer, responses={201: NewLabelSerializer})
     def post(self, request: Request, step_id: str) -> Response:
@@ -120,8 +128,9 @@ class ResponseLabelsView(APIView):
     @extend_schema(responses=LabelListSerializer)
     def get(self, request: Request, response_id: str) -> Response:
         """List the labels of this answer's step."""
-        step = find_step_by_response(caller=caller_of(request), response_id=response_id)
-        return _list(step.trajectory, step)
+        caller = caller_of(request)
+        step = find_step_by_response(caller=caller, response_id=response_id)
+        return _list(caller, step.trajectory, step)
 
     @extend_schema(request=ResponseLabelBodySerializer, responses={201: NewLabelSerializer})
     def post(self, request: Request, response_id: str) -> Response:
@@ -142,5 +151,5 @@ class TakeBackView(APIView):
         caller = caller_of(request)
         label = services.find_label(caller=caller, label_id=label_id)
         undo = services.take_back_label(caller=caller, label=label)
-        reward = find_trajectory(caller=caller, trajectory_id=label.trajectory_id).reward
+        reward = _show_reward(caller, undo.trajectory)
         return Response({**LabelSerializer(undo).data, "reward": reward}, status=status.HTTP_201_CREATED)

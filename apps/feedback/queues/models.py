@@ -122,8 +122,9 @@ class QueueItem(models.Model):
 
     id = models.CharField(primary_key=True, max_length=ID_MAX_LENGTH, default=new_item_id, editable=False)
     queue = models.ForeignKey(ReviewQueue, on_delete=models.CASCADE, related_name="items")
-    trajectory = models.ForeignKey(Trajectory, on_delete=models.CASCADE, related_name="+")
-    other = models.ForeignKey(Trajectory, on_delete=models.CASCADE, null=True, related_name="+")
+    # `apps.trajectories.blindness` knows these relations by name.
+    trajectory = models.ForeignKey(Trajectory, on_delete=models.CASCADE, related_name="queue_items")
+    other = models.ForeignKey(Trajectory, on_delete=models.CASCADE, null=True, related_name="queue_pairs")
     state = models.CharField(max_length=8, choices=ItemState.choices, default=ItemState.OPEN)
     turn = models.PositiveIntegerField(default=0)  # lower comes first; putting back adds one
     n_wanted = models.PositiveSmallIntegerField()

@@ -186,17 +186,22 @@ def list_items(queue: ReviewQueue, *, state: str = "") -> QuerySet[QueueItem]:
 
 def read_reviews(item: QueueItem, *, caller: Caller) -> list[Review] | None:
     """Return the reviews of an item; None: the queue is blind, and this person has not reviewed it yet."""
-    if not may_see_reviews(item, caller=caller):
+    if item.pk not in find_seen(item.queue, [item], caller=caller):
         return None
     given = Review.objects.filter(item=item, state=ReviewState.SUBMITTED).select_related("reviewer")
     return list(given.order_by("closed_at"))
 
 
-def may_see_reviews(item: QueueItem, *, caller: Caller) -> bool:
-    """Trainers and owners see what was said, unless they review the item themselves; others after their own review."""
-    mine = Review.objects.filter(item=item, reviewer=caller.user) if caller.user else Review.objects.none()
-    states = set(mine.values_list("state", flat=True))
-    if not item.queue.is_blind or ReviewState.SUBMITTED in states:
-        return True
-    role = caller.role_in(item.queue.project)
-    return role in {Role.OWNER, Role.TRAINER} and ReviewState.HELD not in states
+def find_seen(queue: ReviewQueue, items: Sequence[QueueItem], *, caller: Caller) -> set[str]:
+    """Return the ids of those of the queue's items whose reviews the caller may see. In a blind queue trainers and
+    owners do, unless they review the item themselves; others after their own review."""
+    if not queue.is_blind:
+        return {item.pk for item in items}
+    mine = Review.objects.filter(item__in=items, reviewer=caller.user) if caller.user else Review.objects.none()
+    states = set(mine.values_list("item_id", "state"))
+    orders = caller.role_in(queue.project) in {Role.OWNER, Role.TRAINER}
+    return {
+        item.pk
+        for item in items
+        if (item.pk, ReviewState.SUBMITTED) in states or (orders and (item.pk, ReviewState.HELD) not in states)
+    }

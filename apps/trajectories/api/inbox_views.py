@@ -18,6 +18,7 @@ from apps.trajectories.api.inbox_serializers import (
     InboxQuerySerializer,
     SideCallBodySerializer,
 )
+from apps.trajectories.api.rewards import sight_of
 from apps.trajectories.api.serializers import StepSummarySerializer, TrajectorySerializer
 
 
@@ -48,11 +49,10 @@ class AssignCallView(APIView):
     @extend_schema(request=AssignBodySerializer, responses=TrajectorySerializer)
     def post(self, request: Request, exchange_id: str) -> Response:
         """Move the call into a trajectory of its agent."""
+        caller = caller_of(request)
         body = read_fields(AssignBodySerializer, request.data)
-        trajectory = inbox.assign_call(
-            caller=caller_of(request), exchange_id=exchange_id, trajectory_id=body["trajectory"]
-        )
-        return Response(TrajectorySerializer(trajectory).data)
+        trajectory = inbox.assign_call(caller=caller, exchange_id=exchange_id, trajectory_id=body["trajectory"])
+        return Response(TrajectorySerializer(trajectory, context=sight_of(caller)).data)
 
 
 class SideCallView(APIView):
@@ -66,4 +66,4 @@ class SideCallView(APIView):
         trajectory = services.find_trajectory(caller=caller, trajectory_id=trajectory_id, role=Role.REVIEWER)
         step = services.find_step(trajectory=trajectory, step_id=step_id)
         step = inbox.set_side_call(caller=caller, trajectory=trajectory, step=step, is_side=body["side"])
-        return Response(StepSummarySerializer(step).data)
+        return Response(StepSummarySerializer(step, context=sight_of(caller)).data)

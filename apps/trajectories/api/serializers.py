@@ -6,6 +6,8 @@ from django.conf import settings
 from rest_framework import serializers
 
 from apps.core.serializers import LimitQuerySerializer, PageQuerySerializer, PageSerializer, StrictSerializer
+from apps.trajectories.api.rewards import RewardField
+from apps.trajectories.blindness import Hidden
 from apps.trajectories.models import Channel, Step, Trajectory, TrajectoryState
 from apps.trajectories.search.fields import BREAKS, FIELDS
 from apps.trajectories.trie import StepView
@@ -22,6 +24,7 @@ class TrajectorySerializer(serializers.ModelSerializer[Trajectory]):
         source="parent_id", allow_null=True, read_only=True, help_text="the session that started this one"
     )
     tags = serializers.SlugRelatedField(slug_field="name", many=True, read_only=True)  # type: ignore[var-annotated]
+    reward = RewardField()
 
     class Meta:
         model = Trajectory
@@ -67,6 +70,7 @@ class StepSummarySerializer(serializers.ModelSerializer[Step]):
         read_only=True, help_text="parameters that bent the sampling, so that it is not trained on; empty: none"
     )
     version = serializers.CharField(source="version_id", allow_null=True, read_only=True)
+    reward = RewardField()
 
     class Meta:
         model = Step
@@ -121,9 +125,9 @@ class StepSerializer(StepSummarySerializer):
         ]
 
 
-def show_step(view: StepView, *, with_tokens: bool) -> dict[str, Any]:
+def show_step(view: StepView, *, with_tokens: bool, context: dict[str, Hidden]) -> dict[str, Any]:
     """Return a whole step; ids and log-probs (nats) only where asked, they are long."""
-    shown = {**StepSummarySerializer(view.row).data, "messages": view.messages, "answer": view.answer}
+    shown = {**StepSummarySerializer(view.row, context=context).data, "messages": view.messages, "answer": view.answer}
     if with_tokens:
         shown |= {
             "prompt_token_ids": view.prompt_ids,

@@ -12,6 +12,7 @@ from apps.accounts.models import Role
 from apps.accounts.services import find_agent
 from apps.core.serializers import ProjectQuerySerializer, read_fields, show_page
 from apps.trajectories import services
+from apps.trajectories.api.rewards import sight_of
 from apps.trajectories.api.serializers import (
     ExclusionBodySerializer,
     ListQuerySerializer,
@@ -39,8 +40,11 @@ class TrajectoriesView(APIView):
     def get(self, request: Request) -> Response:
         """List trajectories, newest first."""
         query = read_fields(ListQuerySerializer, request.query_params)
-        project = find_project(caller_of(request), query.pop("project"))
-        return Response(show_page(TrajectorySerializer, search(project=project, **query)))
+        caller = caller_of(request)
+        project = find_project(caller, query.pop("project"))
+        sight = sight_of(caller)
+        page = search(project=project, hidden=sight["hidden"], **query)
+        return Response(show_page(TrajectorySerializer, page, **sight))
 
     @extend_schema(
         parameters=[ProjectQuerySerializer], request=OpenBodySerializer, responses={201: TrajectorySerializer}
@@ -53,7 +57,8 @@ class TrajectoriesView(APIView):
         project = find_project(caller, query["project"], role=Role.REVIEWER)
         agent = find_agent(caller=caller, project=project, slug=body.pop("agent", None))
         trajectory = services.open_trajectory(agent=agent, key=caller.key, **body)
-        return Response(TrajectorySerializer(trajectory).data, status=status.HTTP_201_CREATED)
+        shown = TrajectorySerializer(trajectory, context=sight_of(caller)).data
+        return Response(shown, status=status.HTTP_201_CREATED)
 
 
 class TrajectoryView(APIView):
@@ -62,11 +67,13 @@ class TrajectoryView(APIView):
     @extend_schema(responses=TrajectoryDetailSerializer)
     def get(self, request: Request, trajectory_id: str) -> Response:
         """Return the trajectory and its first 200 steps in short."""
-        trajectory = services.find_trajectory(caller=caller_of(request), trajectory_id=trajectory_id)
+        caller = caller_of(request)
+        trajectory, sight = services.find_trajectory(caller=caller, trajectory_id=trajectory_id), sight_of(caller)
         steps = list(trajectory.steps.in_short().order_by("index")[: SUMMARY_LIMIT + 1])
-        shown = StepSummarySerializer(steps[:SUMMARY_LIMIT], many=True).data
+        shown = StepSummarySerializer(steps[:SUMMARY_LIMIT], many=True, context=sight).data
         next_after = steps[SUMMARY_LIMIT - 1].index if len(steps) > SUMMARY_LIMIT else None
-        return Response({**TrajectorySerializer(trajectory).data, "steps": shown, "next_after": next_after})
+        of_all = TrajectorySerializer(trajectory, context=sight).data
+        return Response({**of_all, "steps": shown, "next_after": next_after})
 
 
 class StepsView(APIView):
@@ -76,10 +83,11 @@ class StepsView(APIView):
     def get(self, request: Request, trajectory_id: str) -> Response:
         """List steps in order with their messages; `?tokens=1` adds the engine's token ids and log-probs."""
         query = read_fields(StepsQuerySerializer, request.query_params)
-        trajectory = services.find_trajectory(caller=caller_of(request), trajectory_id=trajectory_id)
+        caller = caller_of(request)
+        trajectory, sight = services.find_trajectory(caller=caller, trajectory_id=trajectory_id), sight_of(caller)
         first, limit = query["after"] + 1, query["limit"]
         views = list(iterate_steps(trajectory, first=first, limit=limit + 1))
-        items = [show_step(view, with_tokens=query["tokens"]) for view in views[:limit]]
+        items = [show_step(view, with_tokens=query["tokens"], context=sight) for view in views[:limit]]
         return Response({"items": items, "next_after": views[limit - 1].row.index if len(views) > limit else None})
 
 
@@ -91,7 +99,8 @@ class CompleteView(APIView):
         """Complete the trajectory. Doing it twice is fine; calls that ended before are still taken in."""
         caller = caller_of(request)
         trajectory = services.find_trajectory(caller=caller, trajectory_id=trajectory_id, role=Role.REVIEWER)
-        return Response(TrajectorySerializer(services.complete_trajectory(trajectory=trajectory)).data)
+        completed = services.complete_trajectory(trajectory=trajectory)
+        return Response(TrajectorySerializer(completed, context=sight_of(caller)).data)
 
 
 class ExclusionView(APIView):
@@ -104,4 +113,4 @@ class ExclusionView(APIView):
         body = read_fields(ExclusionBodySerializer, request.data)
         trajectory = services.find_trajectory(caller=caller, trajectory_id=trajectory_id, role=Role.REVIEWER)
         services.set_exclusion(trajectory=trajectory, is_excluded=body["excluded"], actor=caller.name)
-        return Response(TrajectorySerializer(trajectory).data)
+        return Response(TrajectorySerializer(trajectory, context=sight_of(caller)).data)

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
+from apps.trajectories.blindness import NOTHING, Hidden
 from apps.trajectories.datasets.models import Shape
 from apps.trajectories.models import Step, Trajectory
 from apps.trajectories.trie import StepView, iterate_steps, load_tools
@@ -28,6 +29,9 @@ class Pinned:
     reward: float | None
     step_rewards: Mapping[str, float]
     end_index: int
+
+
+UNSEEN = Pinned(reward=None, step_rewards={}, end_index=0)  # for somebody who may not see rewards
 
 
 @dataclass(kw_only=True)
@@ -139,9 +143,14 @@ def _render_token_step(source: _Source, view: StepView) -> Row:
     }
 
 
-def read_token_page(trajectory: Trajectory, *, after: int, limit: int) -> tuple[list[Row], int | None]:
-    """Return up to `limit` steps after the index `after` as token rows, and the index to ask the next page with."""
-    source = _Source(trajectory=trajectory, pinned=None, tally=Tally())
+def read_token_page(
+    trajectory: Trajectory, *, after: int, limit: int, hidden: Hidden = NOTHING
+) -> tuple[list[Row], int | None]:
+    """Return up to `limit` steps after the index `after` as token rows, and the index to ask the next page with.
+
+    Of a trajectory among `hidden` the rows have no rewards.
+    """
+    source = _Source(trajectory=trajectory, pinned=UNSEEN if trajectory.pk in hidden else None, tally=Tally())
     views = list(iterate_steps(trajectory, first=after + 1, limit=limit + 1, with_messages=False))
     head = _render_head(source, shape=Shape.TOKENS, n_rows=source.count_token_rows())
     shown = [view for view in views[:limit] if view.prompt_ids and view.completion_ids]

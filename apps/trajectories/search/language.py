@@ -66,6 +66,13 @@ class Query:
     def __str__(self) -> str:
         return " ".join(map(print_term, self.terms))
 
+    @property
+    def asks_for_judgements(self) -> bool:
+        """What it finds tells of rewards or labels."""
+        filters = [term for term in self.terms if isinstance(term, Filter)]
+        has = {value for term in filters if term.field == "has" for value in term.values}
+        return "reward" in has or any(term.field in {"reward", "label"} for term in filters)
+
     def replacing(self, *fields: str, by: tuple[Term, ...] = ()) -> "Query":
         """Return the query without filters on these fields, and with other terms at its end."""
         kept = tuple(term for term in self.terms if not (isinstance(term, Filter) and term.field in fields))

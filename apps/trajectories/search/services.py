@@ -15,6 +15,7 @@ from django.utils import timezone
 from apps.accounts.models import Project
 from apps.core.errors import InvalidInput
 from apps.core.paging import Page, page_newest_first
+from apps.trajectories.blindness import NOTHING, Hidden
 from apps.trajectories.models import Trajectory
 from apps.trajectories.querysets import TrajectoryQuerySet
 from apps.trajectories.search.compiling import Scope, narrow_rows
@@ -39,11 +40,18 @@ class TooSlow(InvalidInput):
 
 
 def find_matching(
-    *, project: Project, query: Query, now: datetime | None = None, between: tuple[str, str] | None = None
+    *,
+    project: Project,
+    query: Query,
+    now: datetime | None = None,
+    between: tuple[str, str] | None = None,
+    hidden: Hidden = NOTHING,
 ) -> TrajectoryQuerySet:
     """Return the project's trajectories for which the search holds, in no order; with `between` those with ids from the
-    first to the last, which should be few."""
+    first to the last, which should be few. A search for rewards or labels finds none of `hidden`."""
     rows = Trajectory.objects.of_project(project)
+    if hidden and query.asks_for_judgements:
+        rows = rows.exclude(pk__in=hidden)
     if between is not None:
         rows = rows.filter(pk__gte=between[0], pk__lte=between[1])
     return narrow_rows(rows, query, scope=Scope(project=project, now=now or timezone.now(), between=between))
@@ -57,13 +65,15 @@ class Found(Page[Trajectory]):
     is_cut: bool = False
 
 
-def search(*, project: Project, q: str, before: str | None, limit: int, **filters: Any) -> Found:
+def search(
+    *, project: Project, q: str, before: str | None, limit: int, hidden: Hidden = NOTHING, **filters: Any
+) -> Found:
     """Return one page of what a search finds, newest first; `filters` are those of `name_terms`.
 
     Raises SearchError and TooSlow.
     """
     query = Query(terms=(*parse_query(q).terms, *name_terms(**filters)))
-    return find_page(project=project, query=query, before=before, limit=limit)
+    return find_page(project=project, query=query, before=before, limit=limit, hidden=hidden)
 
 
 def name_terms(
@@ -86,14 +96,16 @@ def name_terms(
     return terms
 
 
-def find_page(*, project: Project, query: Query, before: str | None, limit: int) -> Found:
+def find_page(
+    *, project: Project, query: Query, before: str | None, limit: int, hidden: Hidden = NOTHING
+) -> Found:
     """Return one page, newest first. What no index narrows is looked for among the newest, as far as time allows.
 
     Raises TooSlow when even a little of that takes too long.
     """
 
     def find(between: tuple[str, str] | None = None) -> TrajectoryQuerySet:
-        return find_matching(project=project, query=query, between=between)
+        return find_matching(project=project, query=query, between=between, hidden=hidden)
 
     has_end = any(isinstance(term, Filter) and term.field == "to" for term in query.terms)
     for order in (*((BY_NO_INDEX,) if has_end else ()), "-pk"):

@@ -34,6 +34,8 @@ from apps.feedback.graders.kinds import KINDS, Kind
 from apps.feedback.graders.models import Backfill, Grader, GraderVersion
 from apps.feedback.graders.people import read_agreement
 from apps.feedback.graders.services import VersionDraft
+from apps.feedback.graders.trying import hide_results
+from apps.trajectories.blindness import find_hidden
 
 LISTED = 100
 
@@ -122,8 +124,9 @@ class DryRunView(APIView):
     @extend_schema(responses=DryRunSerializer)
     def get(self, request: Request, dry_run_id: str) -> Response:
         """Return what the version would have said, once the dry run is done."""
-        dry_run = services.find_dry_run(caller=caller_of(request), dry_run_id=dry_run_id)
-        return Response(DryRunSerializer(dry_run).data)
+        caller = caller_of(request)
+        dry_run = services.find_dry_run(caller=caller, dry_run_id=dry_run_id)
+        return Response(DryRunSerializer(hide_results(dry_run, hidden=find_hidden(caller))).data)
 
 
 class SwitchOnView(APIView):

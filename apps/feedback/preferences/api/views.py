@@ -25,6 +25,7 @@ from apps.feedback.preferences.api.serializers import (
 )
 from apps.feedback.preferences.models import Preference
 from apps.feedback.preferences.sides import Side, read_message
+from apps.trajectories.blindness import find_hidden
 from apps.trajectories.models import Trajectory
 from apps.trajectories.services import find_step_of, find_trajectory
 
@@ -78,7 +79,8 @@ class RankingsView(APIView):
         body = read_fields(RankingBodySerializer, request.data)
         places = [[_find_trajectory(caller, one) for one in place] for place in body.pop("places")]
         ranking = services.add_ranking(caller=caller, places=places, **body)
-        rewards = {one.pk: one.reward for place in places for one in place}
+        hidden = find_hidden(caller)
+        rewards = {one.pk: None if one.pk in hidden else one.reward for place in places for one in place}
         shown = {"id": ranking.id, "pairs": PreferenceSerializer(ranking.pairs, many=True).data, "rewards": rewards}
         return Response(shown, status=status.HTTP_201_CREATED)
 
@@ -92,10 +94,11 @@ class PreferencesView(APIView):
     def get(self, request: Request) -> Response:
         """List the preferences that stand, newest first."""
         query = read_fields(PreferencesQuerySerializer, request.query_params)
-        project = find_project(caller_of(request), query.pop("project"))
+        caller = caller_of(request)
+        project = find_project(caller, query.pop("project"))
         named = {name: value for name in ("kind", "trajectory") if (value := query.pop(name)) is not None}
-        rows = Preference.objects.of_project(project).standing().filter(**named).select_related("author", "key")
-        page = page_newest_first(rows, **query)
+        rows = Preference.objects.of_project(project).standing().seen_by(caller, hidden=find_hidden(caller))
+        page = page_newest_first(rows.filter(**named).select_related("author", "key"), **query)
         items = PreferenceSerializer(page.items, many=True).data
         return Response({"items": items, "next_before": page.next_before})
 

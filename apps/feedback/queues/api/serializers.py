@@ -1,12 +1,15 @@
 """Shapes of review queues in the REST API. They show and check; they never save."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
+from apps.accounts.access import Caller
 from apps.core.serializers import BeforeQuerySerializer, PageSerializer, StrictSerializer
 from apps.feedback.queues.models import ItemState, Mode, QueueItem, QueueState, Review, ReviewQueue
+from apps.feedback.queues.results import find_seen
 from apps.feedback.score_schema import MAX_TEXT
 
 _ANSWERS = {
@@ -125,6 +128,15 @@ class QueueItemSerializer(serializers.ModelSerializer[QueueItem]):
             "added_at",
         ]
         read_only_fields = fields
+
+
+def show_items(queue: ReviewQueue, items: Sequence[QueueItem], *, caller: Caller) -> list[dict[str, Any]]:
+    """Return items of a queue as data. In which fields people disagree, and what was decided, is told to those only who
+    may know what was said."""
+    seen = find_seen(queue, items, caller=caller)
+    unseen: dict[str, Any] = {"disputed": [], "decision": None}
+    shown = QueueItemSerializer(items, many=True).data
+    return [dict(one) if one["id"] in seen else {**one, **unseen} for one in shown]
 
 
 class ItemPageSerializer(PageSerializer):

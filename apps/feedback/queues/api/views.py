@@ -21,11 +21,11 @@ from apps.feedback.queues.api.serializers import (
     NewQueueSerializer,
     QueueChangeSerializer,
     QueueEventsSerializer,
-    QueueItemSerializer,
     QueuePageSerializer,
     QueueResultsSerializer,
     QueueSerializer,
     SinceQuerySerializer,
+    show_items,
 )
 from apps.feedback.queues.collecting import add_reviewed_to_dataset
 from apps.feedback.queues.events import list_events
@@ -82,10 +82,12 @@ class ItemsView(APIView):
     @extend_schema(parameters=[ItemsQuerySerializer], responses=ItemPageSerializer)
     def get(self, request: Request, queue_id: str) -> Response:
         """List items, newest first; `state=disputed` are those to decide."""
+        caller = caller_of(request)
         query = read_fields(ItemsQuerySerializer, request.query_params)
-        queue = services.find_queue(caller=caller_of(request), queue_id=queue_id)
+        queue = services.find_queue(caller=caller, queue_id=queue_id)
         page = page_newest_first(results.list_items(queue, state=query.pop("state")), **query)
-        return Response(show_page(QueueItemSerializer, page))
+        items = show_items(queue, page.items, caller=caller)
+        return Response({"items": items, "next_before": page.next_before})
 
     @extend_schema(request=IdsBodySerializer, responses={201: AddedItemsSerializer})
     def post(self, request: Request, queue_id: str) -> Response:

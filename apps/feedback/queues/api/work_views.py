@@ -18,6 +18,7 @@ from apps.feedback.queues.api.serializers import (
     ReasonBodySerializer,
     ReviewSerializer,
     SubmitBodySerializer,
+    show_items,
 )
 from apps.feedback.queues.models import QueueItem, Review
 
@@ -132,8 +133,5 @@ class DecideView(APIView):
 
 
 def _show(item: QueueItem, caller: Caller) -> dict[str, object]:
-    """In which fields people disagree is told to those only who may know what was said."""
-    shown = dict(QueueItemSerializer(item).data)
-    if not results.may_see_reviews(item, caller=caller):
-        shown.update(disputed=[], decision=None)
+    [shown] = show_items(item.queue, [item], caller=caller)
     return shown

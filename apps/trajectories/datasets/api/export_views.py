@@ -19,6 +19,7 @@ from apps.accounts.api.authentication import caller_of
 from apps.accounts.models import Role
 from apps.core.serializers import PageQuerySerializer, ProjectQuerySerializer, read_fields, show_page
 from apps.trajectories.api.serializers import IndexQuerySerializer
+from apps.trajectories.blindness import find_hidden
 from apps.trajectories.datasets import exporting, services
 from apps.trajectories.datasets.api import export_shapes as shapes
 from apps.trajectories.datasets.api.renderers import ArrowRenderer, ParquetRenderer
@@ -130,8 +131,11 @@ class TokensView(APIView):
         """
         data = {name: value for name, value in request.query_params.items() if name != "format"}
         query = read_fields(IndexQuerySerializer, data)
-        trajectory = find_trajectory(caller=caller_of(request), trajectory_id=trajectory_id)
-        rows, next_after = read_token_page(trajectory, after=query["after"], limit=query["limit"])
+        caller = caller_of(request)
+        trajectory = find_trajectory(caller=caller, trajectory_id=trajectory_id)
+        rows, next_after = read_token_page(
+            trajectory, after=query["after"], limit=query["limit"], hidden=find_hidden(caller)
+        )
         headers = {"X-Next-After": str(next_after)} if next_after is not None else None
         shown = {"items": rows, "next_after": next_after, "shape": Shape.TOKENS.value}
         return Response(shown, headers=headers)

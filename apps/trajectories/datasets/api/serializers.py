@@ -6,6 +6,7 @@ from rest_framework import serializers
 
 from apps.core.ids import ID_MAX_LENGTH
 from apps.core.serializers import LimitQuerySerializer, PageSerializer, StrictSerializer
+from apps.trajectories.api.rewards import RewardField, is_hidden
 from apps.trajectories.api.serializers import TrajectorySerializer
 from apps.trajectories.datasets import services
 from apps.trajectories.datasets.models import Dataset, Snapshot, SnapshotEntry
@@ -94,7 +95,8 @@ class EntrySerializer(serializers.ModelSerializer[SnapshotEntry]):
     """One trajectory as it was when the snapshot was taken."""
 
     trajectory = serializers.CharField(source="trajectory_id", read_only=True)
-    step_rewards = serializers.DictField(child=serializers.FloatField(), read_only=True)
+    reward = RewardField()
+    step_rewards = serializers.SerializerMethodField()
 
     class Meta:
         model = SnapshotEntry
@@ -109,6 +111,9 @@ class EntrySerializer(serializers.ModelSerializer[SnapshotEntry]):
         ]
         read_only_fields = fields
 
+    def get_step_rewards(self, entry: SnapshotEntry) -> dict[str, float]:
+        return {} if is_hidden(entry, self.context) else entry.step_rewards
+
 
 class EntryPageSerializer(serializers.Serializer[Any]):
     items = EntrySerializer(many=True)
@@ -120,8 +125,8 @@ class DifferenceSerializer(serializers.Serializer[Any]):
 
     trajectory = serializers.CharField(source="trajectory_id")
     kind = serializers.ChoiceField(choices=KINDS)
-    reward_before = serializers.FloatField(allow_null=True)
-    reward_after = serializers.FloatField(allow_null=True)
+    reward_before = RewardField()
+    reward_after = RewardField()
     n_steps_before = serializers.IntegerField(allow_null=True)
     n_steps_after = serializers.IntegerField(allow_null=True)
 

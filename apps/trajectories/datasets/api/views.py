@@ -19,6 +19,7 @@ from apps.core.serializers import (
     read_fields,
     show_page,
 )
+from apps.trajectories.api.rewards import sight_of
 from apps.trajectories.api.serializers import TrajectorySerializer
 from apps.trajectories.datasets import queries, services
 from apps.trajectories.datasets.api import serializers as shapes
@@ -87,9 +88,11 @@ class MembersView(APIView):
     @extend_schema(parameters=[BeforeQuerySerializer], responses=shapes.MemberPageSerializer)
     def get(self, request: Request, dataset_id: str) -> Response:
         """List the dataset's trajectories, newest first."""
+        caller = caller_of(request)
         query = read_fields(BeforeQuerySerializer, request.query_params)
-        dataset = services.find_dataset(caller=caller_of(request), dataset_id=dataset_id)
-        return Response(show_page(TrajectorySerializer, queries.list_members(dataset, **query)))
+        dataset = services.find_dataset(caller=caller, dataset_id=dataset_id)
+        page = queries.list_members(dataset, **query)
+        return Response(show_page(TrajectorySerializer, page, **sight_of(caller)))
 
     @extend_schema(request=shapes.AdditionBodySerializer, responses=shapes.AddedSerializer)
     def post(self, request: Request, dataset_id: str) -> Response:
@@ -153,10 +156,11 @@ class EntriesView(APIView):
     @extend_schema(parameters=[shapes.AfterQuerySerializer], responses=shapes.EntryPageSerializer)
     def get(self, request: Request, snapshot_id: str) -> Response:
         """List the snapshot's trajectories with the rewards of that moment, in order of their ids."""
+        caller = caller_of(request)
         query = read_fields(shapes.AfterQuerySerializer, request.query_params)
-        snapshot = services.find_snapshot(caller=caller_of(request), snapshot_id=snapshot_id)
+        snapshot = services.find_snapshot(caller=caller, snapshot_id=snapshot_id)
         page = queries.list_entries(snapshot, **query)
-        items = shapes.EntrySerializer(page.items, many=True).data
+        items = shapes.EntrySerializer(page.items, many=True, context=sight_of(caller)).data
         return Response({"items": items, "next_after": page.next_after})
 
 
@@ -172,7 +176,7 @@ class DiffView(APIView):
         base = services.find_snapshot(caller=caller, snapshot_id=query.pop("base"))
         page = queries.diff_snapshots(base, snapshot, **query)
         shown: dict[str, Any] = {"counts": queries.count_differences(base, snapshot)}
-        shown["items"] = shapes.DifferenceSerializer(page.items, many=True).data
+        shown["items"] = shapes.DifferenceSerializer(page.items, many=True, context=sight_of(caller)).data
         return Response({**shown, "next_after": page.next_after})
 
 

@@ -13,7 +13,7 @@ from apps.feedback.queues.models import QueueItem, Review, ReviewQueue
 from apps.feedback.queues.results import (
     count_items,
     count_left_for,
-    may_see_reviews,
+    find_seen,
     read_agreement,
     read_progress,
     read_reviews,
@@ -137,19 +137,19 @@ def test_what_others_said_is_hidden_until_one_has_said_it(
     assert theirs.item_id == item.pk
     assert read_reviews(item, caller=by(second)) is None
     assert [review.pk for review in read_reviews(item, caller=by(mate)) or []] == [given.pk]
-    assert may_see_reviews(item, caller=by(trainer))
-    assert not may_see_reviews(item, caller=Caller(key=key))
+    assert find_seen(item.queue, [item], caller=by(trainer))
+    assert not find_seen(item.queue, [item], caller=Caller(key=key))
     submit_review(caller=by(second), review=theirs, said=say(1))
-    assert may_see_reviews(item, caller=by(second))
+    assert find_seen(item.queue, [item], caller=by(second))
 
 
 def test_a_trainer_who_reviews_an_item_is_blind_too(queue: ReviewQueue, trainer: User) -> None:
     review = take(queue, trainer)
-    assert not may_see_reviews(review.item, caller=by(trainer))
+    assert not find_seen(review.item.queue, [review.item], caller=by(trainer))
     ReviewQueue.objects.update(is_blind=False)
     review.queue.refresh_from_db()
     review.item.queue.refresh_from_db()
-    assert may_see_reviews(review.item, caller=by(trainer))
+    assert find_seen(review.item.queue, [review.item], caller=by(trainer))
 
 
 def test_results_count_people_and_agreement(queue: ReviewQueue, mate: User, second: User, trainer: User) -> None:
