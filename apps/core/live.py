@@ -76,14 +76,14 @@ def find_newest(project_id: str) -> int | None:
 
 
 def list_news(project_id: str, *, since: int) -> list[News]:
-    """Return the news after number `since`, the oldest first and at most `MOST_AT_ONCE`; or a gap, where some of it is
-    lost, with the number to go on from."""
+    """Return the news after number `since` (0: there was none yet), the oldest first and at most `MOST_AT_ONCE`; or a
+    gap, where some of it is lost, with the number to go on from."""
     with _valkey() as client:
         found: Any = client.xrange(_stream(project_id), min=f"{since + 1}-0", count=MOST_AT_ONCE)
         news = [News(number=_number_of(entry), kind=kind, id=pk) for entry, said in found for kind, pk in said.items()]
         newest = find_newest(project_id) or 0
         is_whole = news[0].number == since + 1 if news else newest == since
-        return news if is_whole or not newest else [News(number=newest, kind=GAP, id="")]
+        return news if is_whole or not newest or not since else [News(number=newest, kind=GAP, id="")]
     return []
 
 

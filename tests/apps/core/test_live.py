@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import redis
 from django.conf import settings
-from django.db import transaction
+from django.db import connection, transaction
 from pytest_django.fixtures import Settings
 
 from apps.core.ids import new_id
@@ -38,8 +38,13 @@ def test_news_has_numbers_without_gaps_and_is_read_from_one_on(project_id: str) 
 
 def test_many_at_once_get_a_number_each(project_id: str) -> None:
     first = publish(project_id, "run_0")
+
+    def publish_one(number: int) -> None:
+        publish_news(project_id, kind="run", object_id=f"run_{number}")
+        connection.close()
+
     with ThreadPoolExecutor(4) as threads:
-        list(threads.map(lambda n: publish_news(project_id, kind="run", object_id=f"run_{n}"), range(1, 21)))
+        list(threads.map(publish_one, range(1, 21)))
     news = list_news(project_id, since=first)
     assert [one.number - first for one in news] == list(range(1, 21))
     assert {one.id for one in news} == {f"run_{n}" for n in range(1, 21)}
