@@ -96,9 +96,7 @@ def name_terms(
     return terms
 
 
-def find_page(
-    *, project: Project, query: Query, before: str | None, limit: int, hidden: Hidden = NOTHING
-) -> Found:
+def find_page(*, project: Project, query: Query, before: str | None, limit: int, hidden: Hidden = NOTHING) -> Found:
     """Return one page, newest first. What no index narrows is looked for among the newest, as far as time allows.
 
     Raises TooSlow when even a little of that takes too long.
