@@ -23,14 +23,22 @@ def test_clients_that_leave(world: World, seed: int, rounds: int, note: Note) ->
     """The engine is told to stop at once, and what had come is in the pool as an aborted call."""
     with Drill(world, seed=seed) as drill:
         left: list[Failure] = []
-        for _ in range(10 * rounds):
-            left.append(leave_in_the_middle(world, drill))
-            drill.n_faults += 1
-        wait_until(lambda: are_cancelled(world, left), what="the engine stops", timeout_s=CANCELLED_WITHIN_S)
+        for _ in range(rounds):
+            left += leave_at_once(world, drill, n=10)
         tally = drill.finish()
     check_kept(left, tally, status="aborted")
     note(tally)
     assert not drill.failures, drill.failures[:3]
+
+
+def leave_at_once(world: World, drill: Drill, *, n: int) -> list[Failure]:
+    """Leave `n` answers, and see that the engine has stopped; it tells the latest calls alone."""
+    left = []
+    for _ in range(n):
+        left.append(leave_in_the_middle(world, drill))
+        drill.n_faults += 1
+    wait_until(lambda: are_cancelled(world, left), what="the engine stops", timeout_s=CANCELLED_WITHIN_S)
+    return left
 
 
 def leave_in_the_middle(world: World, drill: Drill) -> Failure:

@@ -15,6 +15,7 @@ from tests.chaos.world import World, wait_until
 Small = Callable[[World], AbstractContextManager[None]]
 ROOM_BYTES = 200 * 1024
 ALARM = "event=exchange.lost"
+FULL_WITHIN_S = 180  # of calls on a busy machine
 
 
 @contextmanager
@@ -54,7 +55,7 @@ def test_the_disk_full(world: World, seed: int, rounds: int, note: Note, small: 
             drill.pick_moment()
             world.postgres.kill()
             n_lost_before = world.count_lost()
-            wait_until(lambda n=n_lost_before: world.count_lost() > n, what="the disk is full", timeout_s=60)  # type: ignore[misc]
+            wait_until(lambda n=n_lost_before: world.count_lost() > n, what="the disk is full", timeout_s=FULL_WITHIN_S)  # type: ignore[misc]
             drill.wait_for_answers(30)
             world.postgres.restart()
             drill.wait_for_answers(30)
@@ -62,7 +63,8 @@ def test_the_disk_full(world: World, seed: int, rounds: int, note: Note, small: 
         tally.forgive("lost", "another parent", "a conversation in pieces")
     note(tally)
     assert not drill.failures, drill.failures[:3]
-    assert tally.n_lost == world.count_lost() - n_lost > 0
+    n_in_doubt = rounds * len(drill.clients)  # a server that dies in a commit may have kept what it did not confirm
+    assert 0 < tally.n_lost <= world.count_lost() - n_lost <= tally.n_lost + n_in_doubt
     assert count_alarms(world) > n_alarms
 
 
