@@ -172,6 +172,7 @@ def test_a_limit_above_its_context_is_refused_in_words_that_name_it(engine: Engi
     assert json.loads(engine.chat(max_tokens=256))["usage"]["completion_tokens"] > 0
 
 
+@pytest.mark.clients  # at length: each judge waits for a grammar
 @pytest.mark.django_db
 def test_judges_are_held_to_what_they_can_read(
     engine: Engine, project: Project, make_trajectory: MakeTrajectory, make_version: MakeVersion
