@@ -16,12 +16,7 @@ from tests.factories.accounts import PASSWORD
 from tests.factories.registry import EngineFactory
 from tests.fakes.engine import FakeEngine
 
-pytestmark = [
-    pytest.mark.clients,  # at length
-    pytest.mark.real,
-    pytest.mark.django_db(transaction=True),
-    pytest.mark.timeout(240),
-]
+pytestmark = [pytest.mark.real, pytest.mark.django_db(transaction=True), pytest.mark.timeout(240)]
 CLEAN = {"spill": 0, "h1": 1, "main": 1, "twins": []}
 
 
