@@ -108,13 +108,15 @@ def read_call(exchange: Exchange) -> Call:
     tools: list[Any] = given if isinstance(given, list) else []
     sampling = _read_object(exchange.sampling, what="sampling")
     request = bytes(exchange.request)
+    is_raw = exchange.dialect == CHAT and exchange.chat_request is None  # what was read is what the client sent
+    raw = body if is_raw else read_raw_body(request)
     return Call(
         exchange=exchange,
         messages=messages,
         tools=tools,
         answers=_read_answers(exchange),
         sampling=_read_sampling(sampling),
-        marks=read_marks(headers, read_raw_body(request), session_key=exchange.session_key),
+        marks=read_marks(headers, raw, session_key=exchange.session_key),
         body_digest=hash_bytes(request),
         constraints=", ".join(find_constraints(sampling, tools)),
     )

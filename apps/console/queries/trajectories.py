@@ -102,9 +102,9 @@ def list_trajectories(project: Project, query: Query, *, before: str, hidden: Hi
 
 def read_strip(project: Project, query: Query, *, hidden: Hidden = NOTHING) -> Strip | None:
     """Return when the newest thousand that the search finds began; None when that would take too long."""
-    rows = find_matching(project=project, query=query, hidden=hidden).order_by("-pk")
     try:
-        with patience(limit_ms=STRIP_MS):
+        with patience(limit_ms=STRIP_MS):  # rare words are looked up as the rows are named
+            rows = find_matching(project=project, query=query, hidden=hidden).order_by("-pk")
             starts = list(rows.values_list("started_at", flat=True)[: STRIP_LIMIT + 1])
     except TooSlow:
         return None
