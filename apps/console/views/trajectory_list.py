@@ -33,7 +33,7 @@ def trajectories(page: Page) -> HttpResponse:
     try:
         query = filters.read_query()
         found = queries.list_trajectories(page.project, query, before=filters.before, hidden=page.hidden)
-        strip = None if found.is_cut else queries.read_strip(page.project, query, hidden=page.hidden)
+        strip = None if found.is_walked else queries.read_strip(page.project, query, hidden=page.hidden)
     except (SearchError, TooSlow) as error:
         fault = error
         found = Found(items=[], next_before=None)

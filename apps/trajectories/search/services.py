@@ -59,9 +59,10 @@ def find_matching(
 
 @dataclass(frozen=True, kw_only=True)
 class Found(Page[Trajectory]):
-    """One page of a search. `is_cut`: it was ended early, and goes on from `next_before`; there may be more until then
-    than the page has."""
+    """One page of a search. `is_walked`: no index served it. `is_cut`: it was ended early, and goes on from
+    `next_before`; there may be more until then than the page has."""
 
+    is_walked: bool = False
     is_cut: bool = False
 
 
@@ -129,8 +130,9 @@ def _walk(find: Callable[..., TrajectoryQuerySet], *, project: Project, before: 
         n_rows = max(FIRST_STRETCH, int(n_looked_at * (WALK_MS / 1000 - passed_s) / passed_s))
         stretch = _find_stretch(project, before=before, n_rows=n_rows)
     if len(items) > limit:
-        return Found(items=items[:limit], next_before=items[limit - 1].pk)
-    return Found(items=items, next_before=before if stretch else None, is_cut=stretch is not None)
+        return Found(items=items[:limit], next_before=items[limit - 1].pk, is_walked=True)
+    is_cut = stretch is not None
+    return Found(items=items, next_before=before if is_cut else None, is_walked=True, is_cut=is_cut)
 
 
 def _find_stretch(project: Project, *, before: str | None, n_rows: int) -> tuple[str, str] | None:
