@@ -165,6 +165,7 @@ class Trajectory(models.Model):
             models.Index(fields=["project", "-id"], name="trajectory_by_project"),
             models.Index(fields=["project", "channel", "state", "id"], name="trajectory_for_training"),
             models.Index(fields=["agent", "-id"], name="trajectory_by_agent"),
+            models.Index(fields=["agent", "-last_step_at"], name="trajectory_by_last_step"),
             models.Index(fields=["project", "channel", "-id"], name="trajectory_by_channel"),
             models.Index(fields=["project", "-started_at"], name="trajectory_by_start"),
             models.Index(fields=["project", "reward"], name="trajectory_by_reward"),
