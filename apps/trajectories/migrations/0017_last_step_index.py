@@ -4,15 +4,14 @@ from django.db import migrations, models
 
 
 class Migration(migrations.Migration):
-
     dependencies = [
-        ('accounts', '0005_audit'),
-        ('trajectories', '0016_cheap_check'),
+        ("accounts", "0005_audit"),
+        ("trajectories", "0016_cheap_check"),
     ]
 
     operations = [
         migrations.AddIndex(
-            model_name='trajectory',
-            index=models.Index(fields=['agent', '-last_step_at'], name='trajectory_by_last_step'),
+            model_name="trajectory",
+            index=models.Index(fields=["agent", "-last_step_at"], name="trajectory_by_last_step"),
         ),
     ]
