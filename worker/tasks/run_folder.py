@@ -10,6 +10,7 @@ from django.conf import settings
 from apps.core.contracts.codec import decode, encode
 from apps.core.contracts.training import (
     BEATS_DIR,
+    CHECKPOINTS_DIR,
     EVENTS_FILE,
     JOB_FILE,
     LOG_FILE,
@@ -71,6 +72,10 @@ class RunFolder:
     def drop_step(self, step: int) -> None:
         """Remove what a step made that is no version: a reward model's adapter."""
         shutil.rmtree(self.path / adapter_dir(step), ignore_errors=True)
+
+    def drop_checkpoints(self) -> None:
+        """Remove what only a run that goes on needs."""
+        shutil.rmtree(self.path / CHECKPOINTS_DIR, ignore_errors=True)
 
     def request_stop(self) -> None:
         """Ask the trainer to end after a checkpoint."""

@@ -202,6 +202,7 @@ class Supervision:
         run_state, error = ending.run_state, ending.error
         if self._events.steps_done >= self._recipe.n_steps:
             run_state, error = RunState.SUCCEEDED, ""
+            self._folder.drop_checkpoints()
         elif ending.may_pass and attempts.count_crashes(self._attempt) < self._recipe.restarts:
             attempts.crash_attempt(self._attempt, error=error, exit_code=code)
             return

@@ -57,6 +57,7 @@ def run_attempt(attempt: Attempt, *, limits: Limits | None = None) -> None:
     events = EventReader(attempt, folder.events())
     events.catch_up()
     if events.steps_done >= recipe.n_steps:
+        folder.drop_checkpoints()
         attempts.end_attempt(attempt, run_state=RunState.SUCCEEDED)
         return
     process = TrainerProcess.start(

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from apps.core.contracts.codec import ContractError, decode, encode
-from apps.core.contracts.training import TrainerEvent, checkpoint_dir
+from apps.core.contracts.training import CHECKPOINTS_DIR, TrainerEvent, checkpoint_dir
 from worker.trainer.errors import TrainerError
 from worker.trainer.failures import is_disk_full
 from worker.trainer.files import partial_of, publish_folder, write_atomic
@@ -96,7 +96,7 @@ def find_checkpoint(run_dir: Path, *, n_ranks: int) -> Checkpoint | None:
 
     Raises TrainerError if all are damaged, or it is of another number of ranks.
     """
-    folders = _list(run_dir / "checkpoints")
+    folders = _list(run_dir / CHECKPOINTS_DIR)
     passed_over: list[str] = []
     for path in reversed(folders):
         try:

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from apps.core.contracts.codec import ContractError, decode
-from apps.core.contracts.training import AdapterFiles, TrainBatch, TrainJob, batch_file
+from apps.core.contracts.training import CHECKPOINTS_DIR, AdapterFiles, TrainBatch, TrainJob, batch_file
 from worker.trainer.adapters import save_adapter
 from worker.trainer.algorithms import find_algorithm
 from worker.trainer.checkpoints import (
@@ -83,7 +83,7 @@ def resume(engine: Any, *, run_dir: Path, log: EventLog, ranks: Ranks) -> int:
     checkpoint = find_checkpoint(run_dir, n_ranks=ranks.count) if ranks.is_main else None
     name = ranks.share_text(checkpoint.path.name if checkpoint else None)
     if name is not None:
-        load_checkpoint(engine, run_dir / "checkpoints" / name)
+        load_checkpoint(engine, run_dir / CHECKPOINTS_DIR / name)
     step = step_of(name) if name is not None else 0
     if ranks.is_main:
         is_told = any(event.kind == "step" and event.step == step for event in log.read())

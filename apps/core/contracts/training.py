@@ -15,6 +15,7 @@ EVENTS_FILE = "events.jsonl"
 LOG_FILE = "trainer.log"
 STOP_FILE = "inbox/stop"
 BEATS_DIR = "beats"
+CHECKPOINTS_DIR = "checkpoints"
 REWARD_MODEL_DIR = "reward_model"
 
 
@@ -25,7 +26,7 @@ def batch_file(step: int) -> str:
 
 def checkpoint_dir(step: int) -> str:
     """Return the name, inside the run's folder, of the checkpoint after `step`."""
-    return f"checkpoints/step-{step:06d}"
+    return f"{CHECKPOINTS_DIR}/step-{step:06d}"
 
 
 def beat_file(rank: int) -> str:

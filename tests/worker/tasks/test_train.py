@@ -67,6 +67,18 @@ def test_a_run_is_trained_to_its_end(run: Run) -> None:
     assert_nothing_is_left(attempt)
 
 
+def test_checkpoints_stay_for_as_long_as_a_run_may_go_on(run: Run, misbehave: Misbehave, owner_caller: Caller) -> None:
+    checkpoints = run_folder(run.id).path / "checkpoints"
+    misbehave("crash:2")
+    train_run(run.id)
+    assert [path.name for path in checkpoints.iterdir()] == ["step-000001"]
+    misbehave("")
+    services.resume_run(run=reread(run), caller=owner_caller)
+    train_run(run.id)
+    assert reread(run).state == RunState.SUCCEEDED
+    assert not checkpoints.exists()
+
+
 def test_batches_that_no_trainer_can_ask_for_again_do_not_fill_the_disk(
     launch: LaunchRun, add_trajectory: AddTrajectory
 ) -> None:
