@@ -160,7 +160,7 @@ class GraderForm:
         low, high = bounds_of(info)
         return GraderField(
             name=full,
-            label=name.replace("_", " ").removesuffix(" s").capitalize(),
+            label=name_setting(name),
             kind=_kind(name, info),
             value=self.typed[full],
             hint=HINTS.get(name, ""),
@@ -169,6 +169,12 @@ class GraderForm:
             min=low,
             max=high,
         )
+
+
+def name_setting(name: str) -> str:
+    """A setting's name as people read it: `n_votes` as Votes, `timeout_s` as Timeout."""
+    words = name.removeprefix("n_").removesuffix("_s").replace("_", " ")
+    return "URL" if words == "url" else words.capitalize()
 
 
 def _kinds(info: FieldInfo) -> set[Any]:

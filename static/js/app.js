@@ -2,7 +2,7 @@
 
 import { startCharts } from "./charts.js";
 import { startColumns } from "./columns.js";
-import { startConfirm, startCopy, startFilters, startMenus, startScrollers, startTabs } from "./controls.js";
+import { startConfirm, startCopy, startFilters, startMenus, startPlaces, startScrollers, startTabs } from "./controls.js";
 import { startKeys } from "./keys.js";
 import { startLive } from "./live.js";
 import { startMarks } from "./marks.js";
@@ -21,6 +21,7 @@ startCopy();
 startConfirm();
 startFilters();
 startScrollers();
+startPlaces();
 startToasts();
 startTimes();
 startKeys();

@@ -117,9 +117,10 @@ function resize() {
 
 function readable(value) {
   if (value === null || value === undefined) return "–";
-  if (value !== 0 && Math.abs(value) < 0.001) return value.toExponential(1);
-  if (Math.abs(value) >= 1000) return Math.round(value).toLocaleString("en");
-  return String(Number(value.toPrecision(4)));
+  const [sign, size] = value < 0 ? ["−", -value] : ["", value];
+  if (size !== 0 && size < 0.001) return sign + size.toExponential(1);
+  if (size >= 1000) return sign + Math.round(size).toLocaleString("en");
+  return sign + Number(size.toPrecision(4));
 }
 
 function line(curve) {

@@ -97,6 +97,12 @@ export function startScrollers() {
   document.addEventListener("live:refreshed", mark);
 }
 
+// On a telephone the list of pages is wider than the window: the one that is open comes into sight.
+export function startPlaces() {
+  const here = document.querySelector('.side-nav [aria-current="page"]');
+  if (here) here.parentElement.scrollLeft = here.offsetLeft - (here.parentElement.clientWidth - here.offsetWidth) / 2;
+}
+
 export function startFilters() {
   for (const form of document.querySelectorAll("[data-submit-on-change]")) {
     form.addEventListener("change", () => {

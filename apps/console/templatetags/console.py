@@ -10,6 +10,7 @@ from django.utils import timezone
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
+from apps.console.grader_form import name_setting
 from apps.console.markdown import render_markdown
 
 register = template.Library()
@@ -73,6 +74,9 @@ def said(value: object) -> str:
     return f"{value:g}" if isinstance(value, (int, float)) else str(value)
 
 
+register.filter(name_setting)
+
+
 @register.filter
 def tone(value: float | None) -> str:
     """The colour name of a reward; the sign says the same without colour."""
@@ -83,14 +87,16 @@ def tone(value: float | None) -> str:
 
 @register.filter
 def number(value: Any) -> str:
-    """An integer with separators, a float with up to four significant digits."""
+    """An integer with separators, a float with up to four significant digits; a true minus sign."""
     if value is None or value == "":
         return "–"
-    if isinstance(value, float):
-        if value != 0 and abs(value) < 0.001:
-            return f"{value:.1e}"
-        return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
-    return f"{value:,}"
+    if not isinstance(value, float):
+        text = f"{value:,}"
+    elif value != 0 and abs(value) < 0.001:
+        text = f"{value:.1e}"
+    else:
+        text = f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+    return f"−{text[1:]}" if text.startswith("-") else text
 
 
 @register.filter

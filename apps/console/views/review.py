@@ -99,7 +99,7 @@ def _read_settings(form: QueryDict) -> dict[str, Any]:
 def _render_settings(
     page: Page, queue: ReviewQueue | None, given: dict[str, Any], *, error: ServiceError | None = None
 ) -> HttpResponse:
-    n_matching, fault = _count(page, given["query"])
+    n_matching, fault = _count(page, given)
     fields = [spec for spec in find_schema(page.project.pk).fields.fields if spec.kind != FieldKind.RANKING]
     return page.render(
         "console/review_settings.html",
@@ -116,10 +116,12 @@ def _render_settings(
     )
 
 
-def _count(page: Page, query: str) -> tuple[int | None, str]:
-    """Return how many the search finds now, or why that cannot be said."""
+def _count(page: Page, given: dict[str, Any]) -> tuple[int | None, str]:
+    """Return how many the search finds now (None where the queue is filled by hand), or why that cannot be said."""
+    if not given["query"] and not given.get("auto_add"):
+        return None, ""
     try:
-        return filling.count_matching(page.project, query), ""
+        return filling.count_matching(page.project, given["query"]), ""
     except ServiceError as error:
         return None, error.message
 

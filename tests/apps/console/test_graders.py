@@ -55,7 +55,7 @@ class TestSchema:
         html = viewer_browser.get("/p/shop/rewards").content.decode()
         assert "as it comes" in html
         assert "No grader yet" in html
-        assert "human, else end_user, else environment" in html
+        assert "human, else end user, else environment" in html
 
     def test_what_is_typed_is_in_force(self, trainer_browser: Client, project: Project) -> None:
         typed = {

@@ -175,7 +175,10 @@ def test_a_queue_is_made_counted_and_changed(
         "is_blind": "on",
     }
     counted = trainer_browser.post(f"{ROOT}/new", {**form, "count": "1"}).content.decode()
-    assert "It finds <strong>1</strong>" in counted
+    assert "It finds <strong>1</strong> complete trajectory now" in counted
+    by_hand = trainer_browser.post(f"{ROOT}/new", {**form, "query": "", "count": "1"}).content.decode()
+    assert "filled by hand" in by_hand
+    assert "It finds" not in by_hand
     assert not ReviewQueue.objects.exists()
     assert trainer_browser.post(f"{ROOT}/new", form).status_code == 302
     queue = ReviewQueue.objects.get()

@@ -51,6 +51,7 @@ def test_htmx_gets_the_panel_and_an_undo(reviewer_browser: Client, page: str) ->
     html = answer.content.decode()
     assert html.lstrip().startswith('<section class="sheet" id="said-panel"')
     assert 'id="reward-panel"' in html
+    assert ">reward: 1</span>" in html
     assert "/unsay" in answer["HX-Trigger"]
 
 
