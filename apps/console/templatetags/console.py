@@ -69,8 +69,8 @@ def said(value: object) -> str:
     """An answer on its field's own scale: `yes`, `4`, `helpful`, `2 of 4`."""
     if isinstance(value, bool):
         return "yes" if value else "no"
-    if isinstance(value, dict):
-        return f"{value.get('place')} of {value.get('of')}"
+    if isinstance(value, dict) and "place" in value:
+        return f"{value['place']} of {value.get('of')}"
     return f"{value:g}" if isinstance(value, (int, float)) else str(value)
 
 
