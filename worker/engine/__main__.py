@@ -5,6 +5,7 @@ import os
 import sys
 from pathlib import Path
 
+from worker.engine.health import ASK_EVERY_S, HealthWatch
 from worker.engine.launch import (
     EngineSettings,
     EngineSettingsError,
@@ -42,7 +43,13 @@ def main() -> int:
     """Serve until told to stop; return vLLM's exit code."""
     settings = parse_settings()
     argv, environment = build_command(settings, python=sys.executable, base_env=dict(os.environ))
-    return run_to_the_end(argv, environment, niceness=CPU_NICENESS if settings.device == "cpu" else 0)
+    return run_to_the_end(
+        argv,
+        environment,
+        niceness=CPU_NICENESS if settings.device == "cpu" else 0,
+        is_dead=HealthWatch(settings.port).is_dead,
+        ask_every_s=ASK_EVERY_S,
+    )
 
 
 if __name__ == "__main__":

@@ -73,6 +73,7 @@ class Supervision:
         self._waiting_since: float | None = None
         self._beats = BeatWatch(folder)
         self._given_at = 0.0
+        self._is_starting = False  # with a batch that waits for it
         self._due: dict[str, float] = {}
         self._database_away_since: float | None = None
 
@@ -126,6 +127,8 @@ class Supervision:
 
     def _end(self, run_state: RunState, *, grace_s: float, error: str = "", may_pass: bool = False) -> None:
         if self._ending is None:
+            if self._events.ready_at is None:
+                grace_s = 0.0  # nothing is under way that could be kept
             log.info("trainer.ending", run=self._attempt.run_id, becomes=str(run_state), reason=error)
             self._ending = Ending(run_state=run_state, grace_s=grace_s, error=error, may_pass=may_pass)
             self._ending_since = time.monotonic()
@@ -165,6 +168,8 @@ class Supervision:
 
     def _feed(self) -> None:
         step = self._events.steps_done + 1
+        if self._is_starting and self._events.ready_at is not None:
+            self._tell_step(step)
         if (
             step > self._recipe.n_steps
             or self._folder.has_batch(step)
@@ -179,7 +184,14 @@ class Supervision:
         repeatable = list_repeatable(step - 1, keep_checkpoints=self._recipe.keep_checkpoints)
         self._folder.keep_batches([*repeatable, step])
         self._given_at, self._waiting_since = time.monotonic(), None
-        attempts.set_status(self._attempt, f"trains step {step} of {self._recipe.n_steps}")
+        self._tell_step(step)
+
+    def _tell_step(self, step: int) -> None:
+        words = f"trains step {step} of {self._recipe.n_steps}"
+        self._is_starting = self._events.ready_at is None
+        if self._is_starting:
+            words = f"the trainer starts (the first one on a host compiles, for some minutes), then {words}"
+        attempts.set_status(self._attempt, words)
 
     def _wait_for_data(self) -> None:
         now = time.monotonic()

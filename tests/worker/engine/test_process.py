@@ -90,3 +90,15 @@ def test_a_killed_runner_takes_the_server_with_it(tmp_path: Path) -> None:
     runner.wait()
     wait_until_gone(server)
     os.kill(core, signal.SIGKILL)
+
+
+def test_a_family_that_does_nothing_any_more_is_ended(tmp_path: Path) -> None:
+    runs_dead = RUN.replace("niceness=3", "is_dead=lambda: os.path.exists(sys.argv[2]), ask_every_s=0.1")
+    pids = tmp_path / "pids"
+    words = [sys.executable, "-c", runs_dead, FAMILY, str(pids)]
+    runner = subprocess.Popen(words, cwd=Path(__file__).parents[3], stderr=subprocess.PIPE)
+    server, core = read_pids(pids)
+    _, said = runner.communicate(timeout=20)
+    assert runner.returncode == 137
+    assert b"its engine is dead" in said
+    wait_until_gone(server, core)
