@@ -11,6 +11,7 @@ from apps.accounts.models import Project
 from apps.core.errors import InvalidInput
 from apps.registry.models import Policy
 from apps.training.estimate import Estimate, Pace, Room, estimate_run, find_shortage
+from apps.training.hosts import check_hosts
 from apps.training.model_shape import read_model_shape
 from apps.training.models import Metric, TrainHost
 from apps.training.recipes import RecipeConfig
@@ -54,7 +55,7 @@ def look_ahead(project: Project, recipe: RecipeConfig) -> Outlook:
         words = "the base model's folder is not on this host, or says too little, so nothing can be estimated"
         return Outlook(estimate=None, room=room, device=device, n_steps=recipe.n_steps, fits=None, problem=words)
     estimate = estimate_run(shape, recipe, device=device, pace=_read_pace(project))
-    shortage = find_shortage(estimate, room, recipe)
+    shortage = _find_obstacle(recipe) or find_shortage(estimate, room, recipe)
     fits = False if shortage else (True if host else None)
     problem = shortage or ("" if host else "no train worker has said yet what its host has")
     return Outlook(estimate=estimate, room=room, device=device, n_steps=recipe.n_steps, fits=fits, problem=problem)
@@ -62,12 +63,36 @@ def look_ahead(project: Project, recipe: RecipeConfig) -> Outlook:
 
 def check_fits(project: Project, recipe: RecipeConfig) -> None:
     """Raise InvalidInput, with what to change, when the run cannot fit; what is not known stops nobody."""
-    host = TrainHost.objects.order_by("-reported_at").first()
-    if host is not None and host.device == "cpu":
-        _refuse_what_needs_a_gpu(recipe)
     outlook = look_ahead(project, recipe)
     if outlook.fits is False:
         raise InvalidInput(outlook.problem, field="recipe.max_tokens_per_microbatch")
+
+
+def check_possible(recipe: RecipeConfig) -> None:
+    """Raise InvalidInput when engines could not serve what comes of it, or no host is there that could train it."""
+    _check_servable(recipe)
+    check_hosts(settings.CLAW.train_hostfile, n_hosts=recipe.n_hosts, n_processes=recipe.n_processes)
+    host = TrainHost.objects.order_by("-reported_at").first()
+    if host is not None and host.device == "cpu":
+        _refuse_what_needs_a_gpu(recipe)
+
+
+def _find_obstacle(recipe: RecipeConfig) -> str:
+    try:
+        check_possible(recipe)
+    except InvalidInput as error:
+        return str(error)
+    return ""
+
+
+def _check_servable(recipe: RecipeConfig) -> None:
+    largest = settings.CLAW.max_lora_rank
+    if recipe.lora_rank is not None and recipe.lora_rank > largest:
+        raise InvalidInput(
+            f"recipe.lora_rank: the engines serve ranks up to {largest}; lower it, or raise CLAW_MAX_LORA_RANK and "
+            "start the engines again",
+            field="recipe.lora_rank",
+        )
 
 
 def _refuse_what_needs_a_gpu(recipe: RecipeConfig) -> None:

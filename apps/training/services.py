@@ -2,7 +2,6 @@
 
 from typing import Any
 
-from django.conf import settings
 from django.db import transaction
 from django.utils import timezone
 
@@ -19,13 +18,12 @@ from apps.training.attempts import RESUMED, move_run
 from apps.training.choices import POLICY_GRADIENT, UNPAIRED
 from apps.training.estimators import BaselineState, Scored, are_all_zero, compute_advantages
 from apps.training.history import record_run_event
-from apps.training.hosts import check_hosts
 from apps.training.label_pool import LabelPool
 from apps.training.lending import view_pool, whole_groups
 from apps.training.models import ACTIVE_STATES, Run, RunState
 from apps.training.pool import READY, Pool, describe_counts
 from apps.training.recipes import RecipeConfig, read_recipe
-from apps.training.room import check_fits
+from apps.training.room import check_fits, check_possible
 from apps.training.selection import Selection, read_selection
 from apps.training.tuning import check_tuning
 from apps.trajectories.models import Trajectory
@@ -46,16 +44,17 @@ def launch_run(
     """Queue a run of the project's policy, starting from what is live. The same idempotency key returns the same run.
 
     Raises Forbidden (not a trainer), InvalidInput (unknown or ill-fitting settings, nothing to learn from) and Conflict
-    (no policy, or a run is on already: two would train on one pool towards one `live`).
+    (no policy; a run is on already: two would train on one pool towards one `live`; the key launched another run).
     """
     require_role(caller, project, Role.TRAINER)
     config, chosen = read_recipe(recipe), read_selection(selection)
-    _check_servable(config)
-    check_hosts(settings.CLAW.train_hostfile, n_hosts=config.n_hosts, n_processes=config.n_processes)
+    check_possible(config)
     _check_rewards(config, chosen)
     _check_texts(name=name, idempotency_key=idempotency_key)
     Project.objects.select_for_update().get(pk=project.pk)
     if idempotency_key and (known := Run.objects.filter(project=project, idempotency_key=idempotency_key).first()):
+        if (read_recipe(known.recipe), read_selection(known.selection)) != (config, chosen):
+            raise Conflict("this idempotency key was used for another run", field="idempotency_key")
         return known
     policy, live = _find_live(project)
     check_tuning(config, live=live)
@@ -77,16 +76,6 @@ def launch_run(
     record_run_event(run, "run.launched", f"launched by {caller.name} from version {live.number}")
     _queue(run, caller, action="run.launched")
     return run
-
-
-def _check_servable(recipe: RecipeConfig) -> None:
-    largest = settings.CLAW.max_lora_rank
-    if recipe.lora_rank is not None and recipe.lora_rank > largest:
-        raise InvalidInput(
-            f"recipe.lora_rank: the engines serve ranks up to {largest}; lower it, or raise CLAW_MAX_LORA_RANK and "
-            "start the engines again",
-            field="recipe.lora_rank",
-        )
 
 
 def _check_rewards(recipe: RecipeConfig, selection: Selection) -> None:

@@ -161,12 +161,14 @@ def test_a_launch_that_cannot_fit_is_refused(
     ("chosen", "field"), [({"tuning": "qlora"}, "tuning"), ({"offload": "optimizer", "zero_stage": 1}, "offload")]
 )
 def test_what_needs_a_gpu_is_refused_without_one(
-    launch: LaunchRun, two_ready: list[Trajectory], chosen: dict[str, Any], field: str
+    known_model: Policy, launch: LaunchRun, two_ready: list[Trajectory], chosen: dict[str, Any], field: str
 ) -> None:
     report_host("here", device="cpu", device_memory=None, memory=64 * GIB)
     with pytest.raises(InvalidInput, match="GPU") as caught:
         launch(**chosen)
     assert caught.value.field == f"recipe.{field}"
+    outlook = look_ahead(known_model.project, read_recipe(chosen))
+    assert (outlook.fits, outlook.problem) == (False, str(caught.value))
 
 
 def test_time_is_known_after_a_first_run(known_model: Policy, launch: LaunchRun, two_ready: list[Trajectory]) -> None:

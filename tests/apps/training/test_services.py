@@ -74,6 +74,10 @@ def test_the_same_idempotency_key_returns_the_same_run(
         for _ in range(2)
     ]
     assert runs[0].pk == runs[1].pk
+    with pytest.raises(Conflict, match="another run"):
+        services.launch_run(
+            project=project, caller=owner_caller, recipe=RECIPE | {"seed": 7}, selection={}, idempotency_key="monday"
+        )
     assert Run.objects.count() == 1
 
 
