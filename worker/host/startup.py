@@ -21,7 +21,7 @@ from worker.host.supervisor import ProgramState, Supervisor
 
 SERVICE_START_S = 60
 PROGRAM_START_S = 90
-ENGINE_START_S = 600
+ENGINE_START_S = 1800  # a busy host takes its time; an engine that dies is told at once
 READY_S = 30
 REVIVE_AFTER_S = 30
 WATCH_EVERY_S = 1.0
@@ -106,6 +106,8 @@ class Platform:
                 self._wait(name, partial(self._is_running, name), timeout_s=PROGRAM_START_S)
         self._wait("web", partial(health.check_http, f"{self.plan.web_url}/healthz"), timeout_s=PROGRAM_START_S)
         if self.plan.has_engine:
+            credentials = self.plan.data_dir / "credentials.json"
+            self.say(f"web: the console is open at {self.plan.web_url}, its login is in {credentials}; the engine is next")
             self._wait_for_engine()
 
     def wait_for_service(self) -> str | None:
