@@ -107,9 +107,7 @@ class Platform:
         self._wait("web", partial(health.check_http, f"{self.plan.web_url}/healthz"), timeout_s=PROGRAM_START_S)
         if self.plan.has_engine:
             credentials = self.plan.data_dir / "credentials.json"
-            self.say(
-                f"web: the console is open at {self.plan.web_url}, its login is in {credentials}; the engine is next"
-            )
+            self.say(f"web: the console is open at {self.plan.web_url}, its login is in {credentials}")
             self._wait_for_engine()
 
     def wait_for_service(self) -> str | None:
