@@ -14,6 +14,7 @@ from channels.generic.websocket import AsyncJsonWebsocketConsumer, AsyncWebsocke
 from apps.accounts.access import Caller, find_project
 from apps.accounts.models import Project, User
 from apps.core.errors import ServiceError
+from apps.core.ids import is_id
 from apps.core.live import find_newest, list_news, project_group
 from apps.feedback.queues.events import list_events
 from apps.feedback.queues.models import ReviewQueue
@@ -107,7 +108,7 @@ def _open_feed(user: object, slug: str, queue_id: str | None = None) -> ProjectF
         return None
     if queue_id is None:
         return ProjectFeed(project_id=project.pk, newest=find_newest(project.pk) or 0)
-    queue = ReviewQueue.objects.filter(project=project, pk=queue_id).first()
+    queue = ReviewQueue.objects.filter(project=project, pk=queue_id).first() if is_id(queue_id, "queue") else None
     if queue is None:
         return None
     return QueueFeed(project_id=project.pk, queue_id=queue.pk, newest=queue.n_events)

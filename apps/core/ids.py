@@ -34,6 +34,11 @@ def _spell(prefix: str, number: int) -> str:
     return f"{prefix}_{''.join(digits)}"
 
 
+def is_any_id(value: str) -> bool:
+    """Say whether `value` looks like an id of anything, as the place in a list does."""
+    return _PATTERN.fullmatch(value) is not None
+
+
 def is_id(value: str, prefix: str) -> bool:
     """Say whether `value` looks like an id with this prefix."""
-    return value.startswith(f"{prefix}_") and _PATTERN.fullmatch(value) is not None
+    return value.startswith(f"{prefix}_") and is_any_id(value)

@@ -52,6 +52,14 @@ def own_mark() -> str:
 
 def check_url(url: str, *, field: str = "url") -> str:
     """Return the address if it may be called as far as can be said now. Raises InvalidInput and Forbidden."""
+    _check_host(split_url(url, field=field), field=field)
+    return url
+
+
+def split_url(url: str, *, field: str) -> SplitResult:
+    """Return the parts of an address that a call can be made to; raises InvalidInput for every other text."""
+    if " " in url or not url.isprintable():  # looked at first: urlsplit drops line breaks in silence
+        raise InvalidInput("an address has no blanks and no line breaks: write %20 for a blank", field=field)
     try:
         parts = urlsplit(url)
         _ = parts.port
@@ -59,10 +67,9 @@ def check_url(url: str, *, field: str = "url") -> str:
         raise InvalidInput(f"this is no address: {error}", field=field) from error
     if parts.scheme not in {"http", "https"} or not parts.hostname or len(url) > MAX_URL:
         raise InvalidInput("an address begins with https:// or http:// and a host", field=field)
-    if "@" in parts.netloc or parts.fragment:
+    if "@" in parts.netloc or "#" in url:
         raise InvalidInput("the address may hold no user and no #", field=field)
-    _check_host(parts, field=field)
-    return url
+    return parts
 
 
 def post_outward(url: str, body: bytes, *, headers: Mapping[str, str], read_s: float, max_bytes: int) -> Answer:

@@ -7,7 +7,7 @@ from typing import Generic, TypeVar
 from django.db.models import Model, OrderBy, QuerySet
 
 from apps.core.errors import InvalidInput
-from apps.core.texts import is_storable
+from apps.core.ids import is_any_id
 
 M = TypeVar("M", bound=Model)
 T = TypeVar("T")
@@ -26,7 +26,7 @@ def page_newest_first(rows: QuerySet[M], *, before: str | None, limit: int, orde
     """Return up to `limit` (1 to 200) rows whose id sorts before `before`. `order` is the same, said in another way."""
     limit = max(1, min(limit, MAX_LIMIT))
     if before:
-        if not is_storable(before):
+        if not is_any_id(before):
             raise InvalidInput("before is no id: take the `next_before` of the page before", field="before")
         rows = rows.filter(pk__lt=before)
     found = list(rows.order_by(order)[: limit + 1])

@@ -12,6 +12,7 @@ from typing import Any
 import orjson
 import re2
 
+from apps.core.patterns import read_fault
 from apps.core.redaction_checks import cut_card, cut_iban, cut_phone
 
 Json = Any
@@ -80,9 +81,7 @@ def _compile(expression: str, *, memory: int = _MEMORY) -> Any:
     try:
         return re2.compile(expression, options)
     except re2.error as error:
-        words = error.args[0] if error.args else ""
-        said = words.decode(errors="replace") if isinstance(words, bytes) else str(words)
-        raise BadPattern(f"RE2 does not take it: {said}") from error
+        raise BadPattern(f"RE2 does not take it: {read_fault(error)}") from error
 
 
 @dataclass

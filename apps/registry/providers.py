@@ -15,6 +15,7 @@ from apps.accounts.services import record_event
 from apps.core.errors import Conflict, InvalidInput, NotFound
 from apps.core.ids import is_id
 from apps.core.notices import ROUTES_CHANGED, notify_processes
+from apps.core.outward import split_url
 from apps.registry.addresses import check_host, is_address
 from apps.registry.credentials import seal_credential, unseal_credential
 from apps.registry.models import Engine, EngineKind, EngineState, Policy, Teacher
@@ -147,15 +148,9 @@ def _seal(credential: str) -> dict[str, str]:
 
 def _check_address(base_url: str) -> str:
     """Return the address without a slash at its end; raises InvalidInput and Forbidden."""
-    try:
-        parts = urlsplit(base_url)
-        host, _ = parts.hostname or "", parts.port
-    except ValueError as error:
-        raise InvalidInput(f"this is no address: {error}", field="base_url") from error
-    if parts.scheme not in {"http", "https"} or not host:
-        raise InvalidInput("an address begins with https:// or http:// and a host", field="base_url")
-    if "@" in parts.netloc or parts.query or parts.fragment:
-        raise InvalidInput("the address may hold no user, ? or #; the credential has its own field", field="base_url")
+    host = split_url(base_url, field="base_url").hostname or ""
+    if "?" in base_url:
+        raise InvalidInput("the address may hold no ?; the credential has its own field", field="base_url")
     if _NUMBER.fullmatch(host.rstrip(".").rpartition(".")[2]) and not is_address(host):
         raise InvalidInput(f"{host} is neither a name nor four numbers with dots between", field="base_url")
     check_host(host)

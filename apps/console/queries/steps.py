@@ -4,7 +4,7 @@ import math
 from base64 import b64decode
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import count, groupby, islice
+from itertools import count, groupby
 from typing import Any
 
 from django.db.models import QuerySet
@@ -218,7 +218,7 @@ def read_card(
 def read_image(step: Step, place: int) -> tuple[str, bytes]:
     """Return the media type and the bytes of a picture that is new in the step. Raises NotFound."""
     said = [*read_new_messages(step), decode_json(step.answer)]
-    found = next(islice(iterate_images(said), place, None), None)
+    found = next((image for number, image in enumerate(iterate_images(said)) if number == place), None)
     if found is None:
         raise NotFound("this step has no such picture")
     media_type, data = found

@@ -5,6 +5,7 @@ from typing import Annotated, Any, Literal
 import re2
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
+from apps.core.patterns import read_fault
 from apps.core.texts import find_fault
 
 MAX_PATTERN = 2000
@@ -50,7 +51,7 @@ def check_pattern(pattern: str) -> str:
     try:
         compile_pattern(pattern)
     except re2.error as error:
-        raise ValueError(f"RE2 does not take this pattern: {error}") from error
+        raise ValueError(f"RE2 does not take this pattern: {read_fault(error)}") from error
     return pattern
 
 

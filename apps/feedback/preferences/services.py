@@ -242,7 +242,10 @@ def _supersede(successors: Mapping[str, Preference]) -> None:
 
 def _read_repeated(row: Preference) -> Preference:
     first = Preference.objects.get(project_id=row.project_id, idempotency_key=row.idempotency_key)
-    names = ("pair", "kind", "chosen_step_id", "chosen_message", "rejected_message", "is_tie", "text", "author", "key")
+    said = ("pair", "kind", "is_tie", "text", "source", "author", "key", "trajectory_id")
+    chosen = ("chosen_step_id", "chosen_message", "chosen_version_id")
+    rejected = ("rejected_trajectory_id", "rejected_step_id", "rejected_message", "rejected_version_id")
+    names = (*said, *chosen, *rejected)  # `pair` is the same in either order: the sides say which is better
     if any(getattr(first, name) != getattr(row, name) for name in names):
         raise Conflict("this idempotency key was used for another preference", field="idempotency_key")
     return first

@@ -22,7 +22,7 @@ DAY = timedelta(days=1)
 
 
 class BadValue(ValueError):
-    """A value that its field does not take."""
+    """A value that its field does not take; what it wants, where that is more than the field says."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,8 +42,8 @@ class Field:
             return ""
         try:
             self.read(value)
-        except BadValue:
-            return f"{self.name} wants {self.wants}, not {value[:40]!r}"
+        except BadValue as error:
+            return f"{self.name} wants {error if error.args else self.wants}, not {value[:40]!r}"
         return ""
 
 
@@ -71,8 +71,10 @@ def read_number(value: str) -> float:
 
 def read_count(value: str) -> int:
     """Return a whole number from 0."""
-    if not (value.isascii() and value.isdecimal()) or int(value[:20]) > LARGEST:
+    if not (value.isascii() and value.isdecimal()):
         raise BadValue
+    if len(value.lstrip("0")) > len(str(LARGEST)) or int(value) > LARGEST:
+        raise BadValue(f"a whole number up to {LARGEST}")
     return int(value)
 
 

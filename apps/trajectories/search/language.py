@@ -96,7 +96,9 @@ def _quote(text: str) -> str:
 def parse_query(text: str) -> Query:
     """Read a search. Raises SearchError, which says where and what may stand there."""
     if len(text) > MAX_LENGTH:
-        raise SearchError(f"a search may have {MAX_LENGTH} characters", text=text[:80], position=79)
+        raise SearchError(
+            f"a search may have {MAX_LENGTH} characters", text=text[: MAX_LENGTH + 1], position=MAX_LENGTH
+        )
     if not is_storable(text):
         place = next(place for place, letter in enumerate(text) if not is_storable(letter))
         raise SearchError(NUL_OR_HALF, text=text.encode(errors="replace").decode(), position=place)

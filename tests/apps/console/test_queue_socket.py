@@ -65,7 +65,12 @@ async def test_without_a_number_only_what_comes_is_sent(
 async def test_strangers_and_other_queues_are_refused(
     queue: ReviewQueue, stranger: User, owner: User, browser_of: BrowserOf
 ) -> None:
-    for user, slug, number in ((stranger, "shop", queue.pk), (stranger, "elsewhere", queue.pk), (owner, "shop", "x")):
+    for user, slug, number in (
+        (stranger, "shop", queue.pk),
+        (stranger, "elsewhere", queue.pk),
+        (owner, "shop", "x"),
+        (owner, "shop", "%00"),
+    ):
         browser = await sync_to_async(browser_of)(user)
         socket = Socket(browser, slug, path=f"/ws/p/{slug}/queue/{number}")
         await socket.open()

@@ -168,6 +168,7 @@ def test_pictures_in_messages_are_shown(
     picture = owner_browser.get(f"{address}/0")
     assert (picture["Content-Type"], picture["X-Content-Type-Options"]) == ("image/png", "nosniff")
     assert picture.content == b64decode(PIXEL)
+    assert owner_browser.get(f"{address}/{'9' * 20}").status_code == 404
     assert owner_browser.get(f"{address}/1").status_code == 404  # no base64
     assert owner_browser.get(f"{address}/2").status_code == 404
     assert stranger_browser.get(f"{address}/0").status_code == 404

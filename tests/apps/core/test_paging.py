@@ -2,6 +2,7 @@
 
 import pytest
 
+from apps.core.errors import InvalidInput
 from apps.core.paging import page_newest_first
 from apps.trajectories.models import Trajectory
 from tests.factories.accounts import AgentFactory
@@ -21,6 +22,12 @@ def test_pages_join_without_gap_or_overlap() -> None:
         if before is None:
             break
     assert seen == made[::-1]
+
+
+@pytest.mark.parametrize("before", ["x", "'", "-1", "traj_", "a\x00"])
+def test_a_place_that_no_page_ended_at_is_refused(before: str) -> None:
+    with pytest.raises(InvalidInput, match="next_before"):
+        page_newest_first(Trajectory.objects.all(), before=before, limit=3)
 
 
 @pytest.mark.django_db

@@ -199,7 +199,9 @@ class NextSerializer(serializers.Serializer[Any]):
 
 class SubmitBodySerializer(StrictSerializer):
     answers = AnswersField()
-    seconds = serializers.IntegerField(required=False, default=None, allow_null=True, min_value=0, help_text="it took")
+    seconds = serializers.IntegerField(
+        required=False, default=None, allow_null=True, min_value=0, max_value=2**31 - 1, help_text="it took"
+    )
     wants_second = serializers.BooleanField(required=False, default=False, help_text="ask for another opinion")
 
 

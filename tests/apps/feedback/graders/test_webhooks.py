@@ -138,6 +138,14 @@ def test_addresses_that_are_not_on_the_open_internet_are_refused(url: str) -> No
 
 
 @pytest.mark.parametrize(
+    "url", ["http://1.1.1.1/\r\nX: y", "http://1.1.1.1/ x", "http://1.1.1.1/\tx", "http://1.1.1.1/#"]
+)
+def test_addresses_that_no_client_could_ask_are_refused(url: str) -> None:
+    with pytest.raises(InvalidInput, match=r"blanks|#"):
+        check_url(url)
+
+
+@pytest.mark.parametrize(
     "url", ["", "ftp://example.org/", "https://", "https://a:b@example.org/", "https://x:99999/", "http://no.invalid/"]
 )
 def test_what_is_no_address_is_refused(url: str) -> None:

@@ -48,6 +48,16 @@ def test_a_comparison_works(key_client: APIClient, step: Step) -> None:
     assert (first.status_code, first.json()["id"]) == (201, again.json()["id"])
 
 
+def test_an_idempotency_key_tells_which_side_is_better(key_client: APIClient, step: Step) -> None:
+    sides = [
+        {"trajectory": step.trajectory_id},
+        {"trajectory": TrajectoryFactory.create(agent=step.trajectory.agent).id},
+    ]
+    for (chosen, rejected), status in ((sides, 201), (sides[::-1], 409)):
+        body = {"chosen": chosen, "rejected": rejected, "idempotency_key": "k"}
+        assert key_client.post("/api/v1/comparisons", body).status_code == status
+
+
 def test_a_ranking_works(key_client: APIClient, manage_client: APIClient, step: Step) -> None:
     fields = [{"name": "order", "kind": "ranking"}]
     assert manage_client.post("/api/v1/score-schemas", {"definition": {"fields": fields}}).status_code == 201
