@@ -26,10 +26,20 @@ class ProjectQuerySerializer(StrictSerializer):
     project = serializers.SlugField(required=False, default=None, help_text="slug; a key needs none")
 
 
+class WholeNumberField(serializers.IntegerField):
+    """A whole number in an address, in the digits 0 to 9: Python reads other scripts' digits and 1_0 too."""
+
+    def to_internal_value(self, data: Any) -> int:
+        """Return the number; raises DRF's ValidationError."""
+        if isinstance(data, str) and not (data.isascii() and data.removeprefix("-").isdecimal()):
+            self.fail("invalid")
+        return super().to_internal_value(data)
+
+
 class LimitQuerySerializer(StrictSerializer):
     """How much of a list a caller asks for."""
 
-    limit = serializers.IntegerField(required=False, default=50, min_value=1, max_value=MAX_LIMIT)
+    limit = WholeNumberField(required=False, default=50, min_value=1, max_value=MAX_LIMIT)
 
 
 class BeforeQuerySerializer(LimitQuerySerializer):

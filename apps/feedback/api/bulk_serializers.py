@@ -4,7 +4,7 @@ from typing import Any
 
 from rest_framework import serializers
 
-from apps.core.serializers import StrictSerializer
+from apps.core.serializers import StrictSerializer, WholeNumberField
 from apps.feedback.bulk import ACTIONS
 from apps.trajectories.bulk.models import BulkChange, BulkJob
 from apps.trajectories.bulk.services import MAX_IDS, can_undo
@@ -79,6 +79,6 @@ class BulkBodySerializer(StrictSerializer):
 
 
 class FailuresQuerySerializer(StrictSerializer):
-    after = serializers.IntegerField(
+    after = WholeNumberField(
         required=False, default=0, min_value=0, max_value=2**63 - 1, help_text="`next_after` of the page before"
     )

@@ -3,6 +3,7 @@ function of settings and subject; none calls anybody."""
 
 import json
 import math
+from collections.abc import Iterator
 from functools import lru_cache
 from importlib import import_module
 from typing import Annotated, Any, Literal
@@ -13,6 +14,7 @@ from jsonschema.validators import extend
 from pydantic import Field, field_validator
 from referencing import Registry
 from referencing.exceptions import Unresolvable
+from referencing.jsonschema import DRAFT202012
 
 from apps.core.errors import InvalidInput
 from apps.feedback.graders.grades import Failure, Grade, NoGrade, Outcome
@@ -29,6 +31,7 @@ from apps.trajectories.messages import spoken_text
 
 MAX_TEXT = 1_000_000  # of an answer; what is longer fails
 MAX_SCHEMA = 50_000
+_DATA = {"const", "default", "enum", "examples"}  # whose values are no schemas
 _NUMBER = compile_pattern(r"[-+]?(?:\d{1,3}(?:,\d{3})+|\d+)?(?:\.\d+)?(?:[eE][-+]?\d+)?")
 _TAGGED = compile_pattern(r"(?s)<answer>(.*?)</answer>")
 TOOL_ERROR = r'(?i)^\s*(error|traceback|exception|failed)\b|"is_?error"\s*:\s*true|"error"\s*:\s*[^n\s]'
@@ -113,6 +116,7 @@ class JsonSchemaSettings(PassOrFail):
         except SchemaError as error:
             raise ValueError(f"this is no JSON schema: {error.message[:300]}") from error
         _check_patterns(schema)
+        _check_references(schema)
         return schema
 
 
@@ -127,6 +131,58 @@ def _check_patterns(part: Any) -> None:
     elif isinstance(part, list):
         for inner in part:
             _check_patterns(inner)
+
+
+def _check_references(schema: dict[str, Any]) -> None:
+    """Refuse references that lead out of the schema, to nothing in it, or round in a circle. Raises ValueError."""
+    resolver = Registry().with_resource("", DRAFT202012.create_resource(schema)).resolver()
+    followed: set[int] = set()
+    try:
+        for part in _find_objects(schema):
+            _follow(part, resolver, above=frozenset(), followed=followed)
+    except RecursionError as error:
+        raise ValueError("the schema's references follow each other too far") from error
+
+
+def _find_objects(part: Any) -> Iterator[dict[str, Any]]:
+    if isinstance(part, dict):
+        yield part
+        part = [inner for name, inner in part.items() if name not in _DATA]
+    for inner in part if isinstance(part, list) else ():
+        yield from _find_objects(inner)
+
+
+def _follow(part: Any, resolver: Any, *, above: frozenset[int], followed: set[int]) -> None:
+    """Follow what looks at the same value as `part`: one that comes back to itself would never end."""
+    if id(part) in above:
+        raise ValueError("a $ref leads back to itself and looks at the same value again, without end")
+    if not isinstance(part, dict) or id(part) in followed:
+        return
+    for inner in _list_in_place(part, resolver):
+        _follow(inner, resolver, above=above | {id(part)}, followed=followed)
+    followed.add(id(part))
+
+
+def _list_in_place(part: dict[str, Any], resolver: Any) -> Iterator[Any]:
+    if isinstance(part.get("$dynamicRef"), str):
+        raise ValueError("$dynamicRef is not read here: point to a part of the schema with $ref")
+    if isinstance(reference := part.get("$ref"), str):
+        yield _look_up(reference, resolver)
+    for name in ("allOf", "anyOf", "oneOf"):
+        yield from part[name] if isinstance(part.get(name), list) else ()
+    for name in ("if", "then", "else", "not"):
+        yield part.get(name)
+    if isinstance(dependent := part.get("dependentSchemas"), dict):
+        yield from dependent.values()
+
+
+def _look_up(reference: str, resolver: Any) -> Any:
+    if not reference.startswith("#"):
+        raise ValueError(f"$ref {reference[:100]!r} leads out of the schema: one that stays inside begins with #")
+    try:
+        return resolver.lookup(reference).contents
+    except Unresolvable as error:
+        raise ValueError(f"$ref {reference[:100]!r} leads to nothing in the schema") from error
 
 
 def _match_pattern(_validator: Any, pattern: str, instance: Any, _schema: Any) -> Any:

@@ -5,7 +5,7 @@ from typing import Any
 from rest_framework import serializers
 
 from apps.core.paging import MAX_LIMIT
-from apps.core.serializers import StrictSerializer
+from apps.core.serializers import StrictSerializer, WholeNumberField
 from apps.training.api.config_fields import RecipeField, SelectionField
 from apps.training.models import Batch, Metric, Run, RunEvent
 
@@ -95,13 +95,13 @@ class MetricsQuerySerializer(StrictSerializer):
 
 
 class EventsQuerySerializer(StrictSerializer):
-    after = serializers.IntegerField(required=False, default=0, min_value=0, max_value=BIGGEST)
-    limit = serializers.IntegerField(required=False, default=MAX_LIMIT, min_value=1, max_value=MAX_LIMIT)
+    after = WholeNumberField(required=False, default=0, min_value=0, max_value=BIGGEST)
+    limit = WholeNumberField(required=False, default=MAX_LIMIT, min_value=1, max_value=MAX_LIMIT)
 
 
 class BatchesQuerySerializer(StrictSerializer):
-    after_step = serializers.IntegerField(required=False, default=0, min_value=0, max_value=BIGGEST)
-    limit = serializers.IntegerField(required=False, default=MAX_LIMIT, min_value=1, max_value=MAX_LIMIT)
+    after_step = WholeNumberField(required=False, default=0, min_value=0, max_value=BIGGEST)
+    limit = WholeNumberField(required=False, default=MAX_LIMIT, min_value=1, max_value=MAX_LIMIT)
 
 
 class MetricSerializer(serializers.ModelSerializer[Metric]):

@@ -5,7 +5,13 @@ from typing import Any
 from django.conf import settings
 from rest_framework import serializers
 
-from apps.core.serializers import LimitQuerySerializer, PageQuerySerializer, PageSerializer, StrictSerializer
+from apps.core.serializers import (
+    LimitQuerySerializer,
+    PageQuerySerializer,
+    PageSerializer,
+    StrictSerializer,
+    WholeNumberField,
+)
 from apps.trajectories.api.rewards import RewardField
 from apps.trajectories.blindness import Hidden
 from apps.trajectories.models import Channel, Step, Trajectory, TrajectoryState
@@ -184,9 +190,7 @@ class ListQuerySerializer(PageQuerySerializer):
 class IndexQuerySerializer(LimitQuerySerializer):
     """Which page of a trajectory's steps a caller asks for."""
 
-    after = serializers.IntegerField(
-        required=False, default=-1, min_value=-1, help_text="`next_after` of the page before"
-    )
+    after = WholeNumberField(required=False, default=-1, min_value=-1, help_text="`next_after` of the page before")
 
 
 class StepsQuerySerializer(IndexQuerySerializer):

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from apps.core.errors import InvalidInput, TooLarge
+from apps.core.texts import TOO_DEEP
 from apps.trajectories.datasets.incoming import BadLine
 from apps.trajectories.datasets.readers import READERS, Line, choose_format
 from apps.trajectories.datasets.row_files import JSON_COLUMNS, dump_line
@@ -145,7 +146,9 @@ def _parse_line(line: int, data: bytes) -> dict[str, Any]:
         raise BadLine(line, f"a line may have {MAX_LINE_BYTES // 1024**2} MiB")
     try:
         row = json.loads(data)
-    except (ValueError, RecursionError) as error:
+    except RecursionError as error:
+        raise BadLine(line, TOO_DEEP) from error
+    except ValueError as error:
         raise BadLine(line, f"this is not JSON: {error}") from error
     if not isinstance(row, dict):
         raise BadLine(line, "this is JSON, but no object")

@@ -183,7 +183,9 @@ def test_runs_are_paged_newest_first(manage_client: APIClient, launch: LaunchRun
     assert second["next_before"] is None
 
 
-@pytest.mark.parametrize("query", ["limit=0", "limit=x", "limit=1000", "before=a%00", "befor=x"])
+@pytest.mark.parametrize(
+    "query", ["limit=0", "limit=x", "limit=%EF%BC%95", "limit=1_0", "limit=1000", "before=a%00", "before=x", "befor=x"]
+)
 def test_a_bad_page_is_refused(manage_client: APIClient, policy: Policy, query: str) -> None:
     assert manage_client.get(f"{RUNS}?{query}").status_code == 400
 

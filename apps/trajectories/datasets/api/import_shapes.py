@@ -5,7 +5,7 @@ from typing import Any
 from rest_framework import serializers
 
 from apps.core.ids import ID_MAX_LENGTH
-from apps.core.serializers import LimitQuerySerializer, PageSerializer, StrictSerializer
+from apps.core.serializers import LimitQuerySerializer, PageSerializer, StrictSerializer, WholeNumberField
 from apps.trajectories.datasets.models import Import, ImportProblem, RowFormat
 from apps.trajectories.models import Channel
 
@@ -86,6 +86,6 @@ class ProblemPageSerializer(serializers.Serializer[Any]):
 
 
 class ProblemQuerySerializer(LimitQuerySerializer):
-    after = serializers.IntegerField(
+    after = WholeNumberField(
         required=False, default=0, min_value=0, max_value=2**62, help_text="`next_after` of the page before"
     )

@@ -131,11 +131,28 @@ def test_a_bad_schema_is_refused(schema: dict[str, Any]) -> None:
         rules.JsonSchemaSettings(json_schema=schema)
 
 
-def test_a_schema_fetches_nothing() -> None:
-    settings = rules.JsonSchemaSettings(json_schema={"$ref": "http://127.0.0.1:1/schema.json"})
-    outcome = rules.grade_json_schema(settings, subject("{}"))
-    assert isinstance(outcome, Failure)
-    assert outcome.is_final
+@pytest.mark.parametrize(
+    ("schema", "words"),
+    [
+        ({"$ref": "http://127.0.0.1:1/schema.json"}, "leads out"),
+        ({"properties": {"a": {"$ref": "file:///etc/passwd"}}}, "leads out"),
+        ({"$ref": "#"}, "back to itself"),
+        ({"anyOf": [{"$ref": "#"}]}, "back to itself"),
+        ({"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"$ref": "#/$defs/a"}}}, "back to itself"),
+        ({"$ref": "#/$defs/a"}, "leads to nothing"),
+        ({"$ref": "#a"}, "leads to nothing"),
+        ({"$dynamicRef": "#a"}, "dynamicRef"),
+    ],
+)
+def test_a_reference_that_cannot_be_followed_is_refused(schema: dict[str, Any], words: str) -> None:
+    with pytest.raises(ValidationError, match=words):
+        rules.JsonSchemaSettings(json_schema=schema)
+
+
+def test_a_schema_may_go_on_inside_the_value() -> None:
+    schema = {"properties": {"next": {"$ref": "#"}, "$ref": {"type": "string"}}, "const": {"$ref": "x"}}
+    schema |= {"required": ["next"], "$defs": {"a": {"enum": [1]}}, "not": {"$ref": "#/$defs/a"}}
+    assert rules.JsonSchemaSettings(json_schema=schema).json_schema == schema
 
 
 def tool(text: str) -> dict[str, str]:
