@@ -154,6 +154,7 @@ def test_pages_take_no_post(address: str, ids: dict[str, str], owner_browser: Cl
         "/p/shop/trajectories/%00",
         "/p/shop/trajectories/{trajectory}/steps/%00",
         "/p/shop/runs/%00",
+        "/p/shop/runs/{run}/batches/99999999999999999999",
         "/p/shop/runs/new?from=%00",
         "/p/shop/agents/clerk/keys/%00/first-call",
         "/nowhere",

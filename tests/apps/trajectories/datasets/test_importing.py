@@ -241,6 +241,10 @@ class TestBadLines:
         assert "lines 1 to 3" in reason
         assert Trajectory.objects.get().title == "Where is my parcel?"
 
+    def test_a_line_that_is_nested_too_deep_is_told_in_words(self, agent: Agent, caller: Caller) -> None:
+        source = import_file(b"[" * 50_000 + b"]" * 50_000 + b"\n", agent=agent, caller=caller)
+        assert "levels deep" in problems_of(source)[0][1]
+
     def test_a_broken_parquet_file(self, agent: Agent, caller: Caller) -> None:
         source = import_file(b"PAR1 and no more", agent=agent, caller=caller)
         assert (source.state, "Parquet" in source.error) == ("failed", True)
