@@ -55,8 +55,8 @@ def test_all_that_a_search_finds_is_tagged_and_taken_back(
 @pytest.mark.parametrize(
     ("form", "words"),
     [
-        ({"action": "exclude"}, "choose at least one row"),
-        ({"action": "fly", "scope": "all"}, "there is no action"),
+        ({"action": "exclude"}, "Choose at least one row"),
+        ({"action": "fly", "scope": "all"}, "There is no action"),
         ({"action": "reward", "scope": "all", "value": "much"}, "from −1 to 1"),
         ({"action": "reward", "scope": "all", "value": "3"}, "from -1 to 1"),
         ({"action": "tag", "scope": "all"}, "1 to 40 characters"),

@@ -60,7 +60,7 @@ def test_htmx_gets_the_panel_and_an_undo(reviewer_browser: Client, page: str) ->
     [
         ({}, "nothing is filled in"),
         ({"v-reward": "7"}, "from -1 to 1"),
-        ({"t-comment": "x", "words": "It is"}, "which step says these words"),
+        ({"t-comment": "x", "words": "It is"}, "Which step says these words"),
         ({"t-comment": "x", "words": "nowhere", "step": "0"}, "choose its view Plain"),
         ({"t-mood": "x"}, "has no field"),
         ({"t-comment": "x", "step": "9"}, "no such step"),

@@ -89,7 +89,7 @@ def test_short_links_tell_strangers_nothing(stranger_browser: Client, trajectory
     missing = f"{trajectory.id[:-1]}{'1' if trajectory.id[-1] == '0' else '0'}"
     told = [stranger_browser.get(f"/x/{one}") for one in (trajectory.id, missing)]
     assert [answer.status_code for answer in told] == [404, 404]
-    assert all("nothing that you may see has the id" in answer.content.decode() for answer in told)
+    assert all("Nothing that you may see has the id" in answer.content.decode() for answer in told)
 
 
 def test_a_deleted_trajectory_has_no_short_link(owner_browser: Client, trajectory: Trajectory, step: Step) -> None:
