@@ -1,24 +1,34 @@
-"""What a person is kept from seeing: rewards, and what others said, of the trajectories that they have open in a blind
-review queue. Everything that shows a reward or a judgement to somebody asks here which trajectories those are.
+"""What a person is kept from seeing: rewards, and what others said, of the trajectories that they were given in a blind
+review queue. Everything that shows, sums or selects by a reward or a judgement asks here which trajectories those are.
+
+Whoever put an item back, skipped it or let it lapse may still be given it, or take it up again: it stays hidden from
+them until they have said theirs, or the item has all its reviews.
 
 The room above owns queues; here only the names of their relations are known.
 """
+
+from django.db.models import Count, Q
 
 from apps.accounts.access import Caller
 from apps.trajectories.models import Trajectory
 
 Hidden = frozenset[str]
 NOTHING: Hidden = frozenset()
-_OPEN = {"reviews__state": "held", "queue__is_blind": True}
 
 
 def find_hidden(caller: Caller) -> Hidden:
-    """Return the ids of the trajectories that the caller reviews blind now. A key reviews nothing."""
+    """Return the ids of the trajectories that the caller reviews blind, or still may. A key reviews nothing."""
     if caller.user is None:
         return NOTHING
-    mine = {**_OPEN, "reviews__reviewer": caller.user}
     alone, paired = (
-        Trajectory.objects.filter(**{f"{relation}__{name}": value for name, value in mine.items()}).values_list("pk")
-        for relation in ("queue_items", "queue_pairs")
+        Trajectory.objects.filter(
+            **{f"{items}__state": "open", f"{items}__queue__is_blind": True, f"{items}__reviews__reviewer": caller.user}
+        )
+        .order_by()
+        .values("pk", items)
+        .annotate(n_given=Count(f"{items}__reviews", filter=Q(**{f"{items}__reviews__state": "submitted"})))
+        .filter(n_given=0)
+        .values_list("pk")
+        for items in ("queue_items", "queue_pairs")
     )
     return frozenset(pk for (pk,) in alone.union(paired))

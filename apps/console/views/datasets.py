@@ -59,8 +59,8 @@ def dataset(page: Page, dataset_id: str) -> HttpResponse:
 
 def _render_dataset(page: Page, found: Dataset, *, error: str = "", status: int = 200) -> HttpResponse:
     before = page.request.GET.get("before") or None
-    totals = pool.read_totals(found)
-    snapshots = pool.list_snapshots(found, before=None, limit=queries.PER_PAGE).items
+    totals = pool.read_totals(found, hidden=page.hidden)
+    snapshots = pool.list_snapshots(found, before=None, limit=queries.PER_PAGE, hidden=page.hidden).items
     return page.render(
         "console/dataset.html",
         dataset=found,
@@ -120,11 +120,12 @@ def snapshot(page: Page, snapshot_id: str) -> HttpResponse:
     found = queries.find_snapshot(page.project, page.caller, snapshot_id)
     after = page.request.GET.get("after") or None
     entries = pool.list_entries(found, after=after, limit=queries.PER_PAGE)
+    pool.hide_rewards([found], hidden=page.hidden)
     siblings = pool.list_snapshots(found.dataset, before=None, limit=queries.PER_PAGE).items
     return page.render(
         "console/snapshot.html",
         snapshot=found,
-        bars=queries.draw_bars(pool.read_histogram(found)),
+        bars=queries.draw_bars(pool.read_histogram(found, hidden=page.hidden)),
         is_partial=found.n_trajectories > pool.SAMPLE,
         sample=pool.SAMPLE,
         rows=queries.read_entries(page.project, entries.items),
@@ -142,7 +143,7 @@ def snapshot_diff(page: Page, snapshot_id: str) -> HttpResponse:
     now = queries.find_snapshot(page.project, page.caller, snapshot_id)
     base = queries.find_snapshot(page.project, page.caller, page.request.GET.get("base", ""))
     kind, after = page.request.GET.get("kind", ""), page.request.GET.get("after") or None
-    found = pool.diff_snapshots(base, now, kind=kind, after=after, limit=queries.PER_PAGE)
+    found = pool.diff_snapshots(base, now, kind=kind, after=after, limit=queries.PER_PAGE, hidden=page.hidden)
     return page.render(
         "console/snapshot_diff.html",
         now=now,
@@ -151,6 +152,6 @@ def snapshot_diff(page: Page, snapshot_id: str) -> HttpResponse:
         after=after,
         found=found,
         titles=queries.read_titles(page.project, [item.trajectory_id for item in found.items]),
-        counts=pool.count_differences(base, now),
+        counts=pool.count_differences(base, now, hidden=page.hidden),
         curl=curl("GET", f"/api/v1/snapshots/{now.id}/diff?base={base.id}"),
     )

@@ -121,7 +121,7 @@ def _count(page: Page, given: dict[str, Any]) -> tuple[int | None, str]:
     if not given["query"] and not given.get("auto_add"):
         return None, ""
     try:
-        return filling.count_matching(page.project, given["query"]), ""
+        return filling.count_matching(page.project, given["query"], hidden=page.hidden), ""
     except ServiceError as error:
         return None, error.message
 

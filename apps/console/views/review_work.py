@@ -129,7 +129,7 @@ def preview(page: Page, queue_id: str) -> HttpResponse:
     if item is not None:
         rows = [row for row in (item.trajectory, item.other) if row is not None]
     else:
-        rows = _choose(queue, filling.find_newest(page.project, queue.query, n=200))
+        rows = _choose(queue, filling.find_newest(page.project, queue.query, n=200, hidden=page.hidden))
     if not rows:
         raise InvalidInput("there is nothing to show yet: the queue is empty, and its search finds nothing")
     return page.render(
@@ -139,7 +139,7 @@ def preview(page: Page, queue_id: str) -> HttpResponse:
         is_preview=True,
         view="chat",
         step_views=(),
-        n_matching=filling.count_matching(page.project, queue.query) if queue.has_source else None,
+        n_matching=filling.count_matching(page.project, queue.query, hidden=page.hidden) if queue.has_source else None,
         fields=services.read_fields(queue),
     )
 

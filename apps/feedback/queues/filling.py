@@ -21,6 +21,7 @@ from apps.core.ids import first_id
 from apps.core.jobs import queue_task
 from apps.feedback.queues.events import record_event
 from apps.feedback.queues.models import Mode, QueueItem, QueueState, ReviewQueue
+from apps.trajectories.blindness import NOTHING, Hidden
 from apps.trajectories.models import Trajectory, TrajectoryState
 from apps.trajectories.querysets import TrajectoryQuerySet
 from apps.trajectories.search.language import parse_query
@@ -42,23 +43,25 @@ def in_sample(queue_id: str, trajectory_id: str, *, rate: float) -> bool:
     return int.from_bytes(digest[:8]) < rate * 2**64
 
 
-def find_candidates(project: Project, query: str) -> TrajectoryQuerySet:
-    """Return the complete trajectories that a search finds."""
-    return find_matching(project=project, query=parse_query(query)).filter(
+def find_candidates(project: Project, query: str, *, hidden: Hidden = NOTHING) -> TrajectoryQuerySet:
+    """Return the complete trajectories that a search finds; one for judgements finds none of `hidden`."""
+    return find_matching(project=project, query=parse_query(query), hidden=hidden).filter(
         state=TrajectoryState.COMPLETE, n_steps__gt=0
     )
 
 
-def count_matching(project: Project, query: str) -> int:
+def count_matching(project: Project, query: str, *, hidden: Hidden = NOTHING) -> int:
     """Return how many the search finds, counting to `COUNTED` + 1. Raises SearchError, TooSlow."""
     with patience():
-        return len(find_candidates(project, query).order_by("-pk").values_list("pk", flat=True)[: COUNTED + 1])
+        return len(
+            find_candidates(project, query, hidden=hidden).order_by("-pk").values_list("pk", flat=True)[: COUNTED + 1]
+        )
 
 
-def find_newest(project: Project, query: str, *, n: int) -> list[Trajectory]:
+def find_newest(project: Project, query: str, *, n: int, hidden: Hidden = NOTHING) -> list[Trajectory]:
     """Return the newest that the search finds. Raises SearchError, TooSlow."""
     with patience():
-        return list(find_candidates(project, query).order_by("-pk")[:n])
+        return list(find_candidates(project, query, hidden=hidden).order_by("-pk")[:n])
 
 
 def fill_queue(queue_id: str) -> int:

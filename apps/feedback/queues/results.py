@@ -194,14 +194,16 @@ def read_reviews(item: QueueItem, *, caller: Caller) -> list[Review] | None:
 
 def find_seen(queue: ReviewQueue, items: Sequence[QueueItem], *, caller: Caller) -> set[str]:
     """Return the ids of those of the queue's items whose reviews the caller may see. In a blind queue trainers and
-    owners do, unless they review the item themselves; others after their own review."""
+    owners do, unless they were given the item themselves and it is open still; others after their own review."""
     if not queue.is_blind:
         return {item.pk for item in items}
     mine = Review.objects.filter(item__in=items, reviewer=caller.user) if caller.user else Review.objects.none()
     states = set(mine.values_list("item_id", "state"))
+    given = {item for item, _ in states}
     orders = caller.role_in(queue.project) in {Role.OWNER, Role.TRAINER}
     return {
         item.pk
         for item in items
-        if (item.pk, ReviewState.SUBMITTED) in states or (orders and (item.pk, ReviewState.HELD) not in states)
+        if (item.pk, ReviewState.SUBMITTED) in states
+        or (orders and not (item.pk in given and item.state == ItemState.OPEN))
     }

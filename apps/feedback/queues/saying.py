@@ -4,7 +4,10 @@ preferences so that rewards follow, and taken back the same way."""
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from django.db.models import Q
+
 from apps.accounts.access import Caller
+from apps.accounts.models import User
 from apps.core.errors import Conflict, InvalidInput, NotFound
 from apps.core.texts import NUL_OR_HALF, is_storable
 from apps.feedback.models import Label, Source
@@ -76,6 +79,14 @@ def take_back_said(*, caller: Caller, item: QueueItem, labels: Sequence[str]) ->
             take_back_preference(caller=caller, preference=found)
     except (Conflict, NotFound):
         raise Conflict(CHANGED) from None
+
+
+def is_judged_by_others(item: QueueItem, *, user: User) -> bool:
+    """Say whether anybody but this person, or any grader, has ever said something of the item's trajectories."""
+    rows = [pk for pk in (item.trajectory_id, item.other_id) if pk is not None]
+    about = Q(trajectory__in=rows) | Q(rejected_trajectory__in=rows)
+    labels = Label.objects.filter(trajectory__in=rows).exclude(author=user)
+    return labels.exists() or Preference.objects.filter(about).exclude(author=user).exists()
 
 
 def silence(*, caller: Caller, item: QueueItem, authors: Sequence[str], fields: Sequence[str]) -> None:

@@ -32,7 +32,7 @@ from apps.feedback.queues.models import (
     ReviewQueue,
     ReviewState,
 )
-from apps.feedback.queues.saying import check_answers, say_answers, take_back_said
+from apps.feedback.queues.saying import check_answers, is_judged_by_others, say_answers, take_back_said
 from apps.feedback.queues.services import require_reviewer
 from apps.feedback.schemas import find_schema
 
@@ -41,6 +41,10 @@ LONGEST_S = 86_400
 TAKEN = (
     "your reservation ran out and this item has all its reviews now, so this one is not needed. Nothing was changed; "
     "what you wrote is still in the form: copy what you want to keep, then go on"
+)
+SEEN = (
+    "too late to undo: this queue is blind, and you can see by now what others said of this item, so your review "
+    "stands as it was; you may ask for another opinion"
 )
 
 
@@ -167,7 +171,8 @@ def put_back_review(*, caller: Caller, review: Review, reason: str = "") -> Revi
 def undo_review(*, caller: Caller, review: Review) -> Review:
     """Take one's review back: what it said is undone, and the item is open in one's hands again, answers and all.
 
-    Also takes back a skip. Raises Conflict for a stale undo: the labels were changed since, or somebody has decided.
+    Also takes back a skip. Raises Conflict for a stale undo: the labels were changed since, somebody has decided, or in
+    a blind queue others have judged it too: who has submitted sees that.
     """
     user = require_reviewer(caller, review.queue)
     with transaction.atomic():
@@ -179,6 +184,8 @@ def undo_review(*, caller: Caller, review: Review) -> Review:
         if item.state == ItemState.DECIDED:
             raise Conflict("too late to undo: somebody has decided this item since, so your review stands as it was")
         if row.state == ReviewState.SUBMITTED:
+            if item.queue.is_blind and is_judged_by_others(item, user=user):
+                raise Conflict(SEEN)
             take_back_said(caller=caller, item=item, labels=row.labels)
             item.n_done -= 1
             item.state, item.disputed = ItemState.OPEN, []

@@ -15,7 +15,8 @@ from django.utils import timezone
 from apps.core.contracts.tasks import RUN_BULK_JOB
 from apps.core.jobs import queue_task
 from apps.core.live import publish_many, publish_news
-from apps.trajectories.bulk.actions import Action, Outcome, Outcomes
+from apps.trajectories.blindness import find_hidden
+from apps.trajectories.bulk.actions import Action, Outcome, Outcomes, caller_of
 from apps.trajectories.bulk.models import BulkChange, BulkJob, JobState
 from apps.trajectories.bulk.services import UNDO_FOR
 from apps.trajectories.datasets.jobs import SLICE_S
@@ -91,7 +92,8 @@ def _next_ids(job: BulkJob) -> list[str]:
 
 
 def _matching(job: BulkJob) -> TrajectoryQuerySet:
-    rows = find_matching(project=job.project, query=parse_query(job.query), now=job.asked_at)
+    hidden = find_hidden(caller_of(job))
+    rows = find_matching(project=job.project, query=parse_query(job.query), now=job.asked_at, hidden=hidden)
     return rows.filter(pk__lte=job.upto)
 
 

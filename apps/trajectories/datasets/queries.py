@@ -1,19 +1,22 @@
 """What pages and the API show of datasets and snapshots: totals, histograms, and how two snapshots differ.
 
 Reads only. Every list goes by key, and what could grow without end is looked at up to a limit that is told.
+Sums over rewards leave out those that are `hidden` from who asks (`blindness`).
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from django.db import connection
-from django.db.models import Avg, Count, F, Sum, Value
+from django.db.models import Avg, Count, F, Q, Sum, Value
 from django.db.models.functions import Ceil, Greatest, Least
 
 from apps.accounts.models import Project
 from apps.core.errors import InvalidInput
 from apps.core.ids import is_id
 from apps.core.paging import Page, page_newest_first
+from apps.trajectories.blindness import NOTHING, Hidden
 from apps.trajectories.datasets.models import Dataset, DatasetMember, Snapshot, SnapshotEntry
 from apps.trajectories.models import Trajectory
 
@@ -33,7 +36,7 @@ class Bin:
 
 @dataclass(frozen=True, kw_only=True)
 class Totals:
-    """Sums over trajectories. `is_partial`: over the latest SAMPLE of them only."""
+    """Sums over trajectories; rewards over `n_rewarded` of them. `is_partial`: over the latest SAMPLE only."""
 
     n_trajectories: int
     n_rewarded: int
@@ -56,10 +59,26 @@ def list_members(dataset: Dataset, *, before: str | None, limit: int) -> Page[Tr
     return page_newest_first(rows, before=before, limit=limit)
 
 
-def list_snapshots(dataset: Dataset, *, before: str | None, limit: int) -> Page[Snapshot]:
-    """Return one page, newest first. A snapshot that is being taken is none yet."""
+def list_snapshots(dataset: Dataset, *, before: str | None, limit: int, hidden: Hidden = NOTHING) -> Page[Snapshot]:
+    """Return one page, newest first, as `hide_rewards` shows them. A snapshot that is being taken is none yet."""
     rows = Snapshot.objects.filter(dataset=dataset).exclude(checksum="").select_related("dataset")
-    return page_newest_first(rows, before=before, limit=limit)
+    page = page_newest_first(rows, before=before, limit=limit)
+    hide_rewards(page.items, hidden=hidden)
+    return page
+
+
+def hide_rewards(snapshots: Sequence[Snapshot], *, hidden: Hidden) -> None:
+    """Have those that hold `hidden` trajectories say their mean reward over the others, and no checksum: whoever knows
+    the rest of what it is made of could guess a reward until it fits. For showing only, never to be saved.
+    """
+    entries = SnapshotEntry.objects.filter(snapshot__in=snapshots).order_by()
+    holding = set(entries.filter(trajectory_id__in=hidden).values_list("snapshot_id", flat=True)) if hidden else set()
+    others = entries.filter(snapshot__in=holding).exclude(trajectory_id__in=hidden).values_list("snapshot_id")
+    sums = {pk: seen for pk, *seen in others.annotate(Count("reward"), Avg("reward"))} if holding else {}
+    for snapshot in snapshots:
+        if snapshot.pk in holding:
+            snapshot.n_rewarded, snapshot.mean_reward = sums.get(snapshot.pk, (0, None))
+            snapshot.checksum = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,27 +98,27 @@ def list_entries(snapshot: Snapshot, *, after: str | None, limit: int) -> EntryP
     return EntryPage(items=found[:limit], next_after=found[limit - 1].trajectory_id if len(found) > limit else None)
 
 
-def read_totals(dataset: Dataset) -> Totals:
+def read_totals(dataset: Dataset, *, hidden: Hidden = NOTHING) -> Totals:
     """Return the sums over the dataset's latest trajectories."""
     latest = DatasetMember.objects.filter(dataset=dataset).order_by("-trajectory_id").values("trajectory_id")[:SAMPLE]
     rows = Trajectory.objects.filter(pk__in=latest)
     sums = rows.aggregate(
-        n_rewarded=Count("reward"),
-        mean_reward=Avg("reward"),
+        n_rewarded=Count("reward", filter=~Q(pk__in=hidden)),
+        mean_reward=Avg("reward", filter=~Q(pk__in=hidden)),
         n_steps=Sum("n_steps", default=0),
         n_prompt_tokens=Sum("n_prompt_tokens", default=0),
         n_completion_tokens=Sum("n_completion_tokens", default=0),
     )
-    bins = rows.exclude(reward=None).order_by().values(bin=_bin_of()).annotate(n=Count("pk"))
+    bins = rows.exclude(reward=None).exclude(pk__in=hidden).order_by().values(bin=_bin_of()).annotate(n=Count("pk"))
     counts = {int(row["bin"]): row["n"] for row in bins}
     is_partial = dataset.n_trajectories > SAMPLE
     return Totals(n_trajectories=dataset.n_trajectories, histogram=_fill_bins(counts), is_partial=is_partial, **sums)
 
 
-def read_histogram(snapshot: Snapshot) -> tuple[Bin, ...]:
+def read_histogram(snapshot: Snapshot, *, hidden: Hidden = NOTHING) -> tuple[Bin, ...]:
     """Return how a snapshot's rewards are spread, over its latest trajectories."""
     latest = SnapshotEntry.objects.filter(snapshot=snapshot).order_by("-trajectory_id").values("pk")[:SAMPLE]
-    rows = SnapshotEntry.objects.filter(pk__in=latest).exclude(reward=None).order_by()
+    rows = SnapshotEntry.objects.filter(pk__in=latest).exclude(reward=None).exclude(trajectory_id__in=hidden).order_by()
     return _fill_bins({int(row["bin"]): row["n"] for row in rows.values(bin=_bin_of()).annotate(n=Count("pk"))})
 
 
@@ -145,8 +164,11 @@ _DIFF = """
     FULL JOIN (SELECT * FROM trajectories_snapshotentry WHERE snapshot_id = %(now)s AND trajectory_id > %(after)s) new
         ON old.trajectory_id = new.trajectory_id
     WHERE (
-        old.id IS NULL OR new.id IS NULL
-        OR (old.reward, old.step_rewards, old.content) IS DISTINCT FROM (new.reward, new.step_rewards, new.content)
+        old.id IS NULL OR new.id IS NULL OR old.content <> new.content
+        OR (
+            (old.reward, old.step_rewards) IS DISTINCT FROM (new.reward, new.step_rewards)
+            AND old.trajectory_id <> ALL(%(hidden)s)
+        )
     )
 """
 _DIFF_PAGE = f"SELECT * FROM ({_DIFF}) difference WHERE kind = ANY(%(kinds)s) ORDER BY id LIMIT %(limit)s"  # noqa: S608
@@ -154,10 +176,17 @@ _DIFF_COUNTS = f"SELECT kind, count(*) FROM ({_DIFF}) difference GROUP BY kind" 
 
 
 def diff_snapshots(
-    before: Snapshot, now: Snapshot, *, kind: str = "", after: str | None = None, limit: int = 50
+    before: Snapshot,
+    now: Snapshot,
+    *,
+    kind: str = "",
+    after: str | None = None,
+    limit: int = 50,
+    hidden: Hidden = NOTHING,
 ) -> DiffPage:
     """Return one page of what `now` has, lacks or rewards otherwise than `before`. A change of a step's reward or of
-    the steps themselves is a change too. Raises InvalidInput for snapshots of two projects.
+    the steps themselves is a change too; another reward of what is `hidden` is none. Raises InvalidInput for snapshots
+    of two projects.
     """
     _check_pair(before, now)
     if kind and kind not in KINDS:
@@ -168,6 +197,7 @@ def diff_snapshots(
         "after": _check_after(after) if after else "",
         "kinds": [kind] if kind else list(KINDS),
         "limit": limit + 1,
+        "hidden": list(hidden),
     }
     with connection.cursor() as cursor:
         cursor.execute(_DIFF_PAGE, named)
@@ -185,14 +215,14 @@ def diff_snapshots(
     return DiffPage(items=found[:limit], next_after=found[limit - 1].trajectory_id if len(found) > limit else None)
 
 
-def count_differences(before: Snapshot, now: Snapshot) -> dict[str, int]:
-    """Return how many trajectories were added, removed and changed."""
+def count_differences(before: Snapshot, now: Snapshot, *, hidden: Hidden = NOTHING) -> dict[str, int]:
+    """Return how many trajectories were added, removed and changed, as `diff_snapshots` lists them."""
     _check_pair(before, now)
     counts = dict.fromkeys(KINDS, 0)
     if before.checksum == now.checksum:
         return counts
     with connection.cursor() as cursor:
-        cursor.execute(_DIFF_COUNTS, {"before": before.pk, "now": now.pk, "after": ""})
+        cursor.execute(_DIFF_COUNTS, {"before": before.pk, "now": now.pk, "after": "", "hidden": list(hidden)})
         return counts | dict(cursor.fetchall())
 
 

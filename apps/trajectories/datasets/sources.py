@@ -10,6 +10,7 @@ from django.db.models import Max
 from apps.accounts.access import Caller
 from apps.accounts.models import Project
 from apps.core.errors import InvalidInput
+from apps.trajectories.blindness import find_hidden
 from apps.trajectories.datasets.models import AddedBy, Dataset, Export, SnapshotEntry
 from apps.trajectories.datasets.rows import Pinned
 from apps.trajectories.datasets.services import add_to_dataset
@@ -29,8 +30,11 @@ class Item:
 
 
 def add_found_to_dataset(*, dataset: Dataset, caller: Caller, query: str) -> int:
-    """Add all that a search finds now and return how many are new in the dataset. Raises SearchError, TooSlow."""
-    rows = find_matching(project=dataset.project, query=parse_query(query))
+    """Add all that a search finds now for the caller and return how many are new in the dataset.
+
+    Raises SearchError, TooSlow.
+    """
+    rows = find_matching(project=dataset.project, query=parse_query(query), hidden=find_hidden(caller))
     return add_to_dataset(dataset=dataset, caller=caller, trajectories=rows, how=AddedBy.SEARCH, query=query)
 
 

@@ -30,7 +30,8 @@ class BinSerializer(serializers.Serializer[Any]):
 
 
 class TotalsSerializer(serializers.Serializer[Any]):
-    """Sums over the trajectories; `is_partial`: over the latest 10,000 of them."""
+    """Sums over the trajectories; `is_partial`: over the latest 10,000 of them. Those whose rewards are hidden from the
+    caller (blind review) count as without one."""
 
     n_trajectories = serializers.IntegerField()
     n_rewarded = serializers.IntegerField()
@@ -61,7 +62,8 @@ class MemberPageSerializer(PageSerializer):
 
 
 class SnapshotSerializer(serializers.ModelSerializer[Snapshot]):
-    """A snapshot without its entries."""
+    """A snapshot without its entries. While it holds trajectories that the caller reviews blind, `n_rewarded` and
+    `mean_reward` are of the others and `checksum` is empty."""
 
     dataset = serializers.CharField(source="dataset_id", read_only=True)
     queries = serializers.ListField(child=serializers.CharField(), read_only=True)

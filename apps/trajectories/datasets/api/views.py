@@ -21,6 +21,7 @@ from apps.core.serializers import (
 )
 from apps.trajectories.api.rewards import sight_of
 from apps.trajectories.api.serializers import TrajectorySerializer
+from apps.trajectories.blindness import find_hidden
 from apps.trajectories.datasets import queries, services
 from apps.trajectories.datasets.api import serializers as shapes
 from apps.trajectories.datasets.models import Dataset
@@ -60,8 +61,9 @@ class DatasetView(APIView):
     @extend_schema(responses=shapes.DatasetDetailSerializer)
     def get(self, request: Request, dataset_id: str) -> Response:
         """Return the dataset with sums over its trajectories."""
-        dataset = services.find_dataset(caller=caller_of(request), dataset_id=dataset_id)
-        totals = shapes.TotalsSerializer(asdict(queries.read_totals(dataset))).data
+        caller = caller_of(request)
+        dataset = services.find_dataset(caller=caller, dataset_id=dataset_id)
+        totals = shapes.TotalsSerializer(asdict(queries.read_totals(dataset, hidden=find_hidden(caller)))).data
         return Response({**shapes.DatasetSerializer(dataset).data, "totals": totals})
 
     @extend_schema(request=shapes.DatasetChangeSerializer, responses=shapes.DatasetSerializer)
@@ -126,9 +128,11 @@ class SnapshotsView(APIView):
     @extend_schema(parameters=[BeforeQuerySerializer], responses=shapes.SnapshotPageSerializer)
     def get(self, request: Request, dataset_id: str) -> Response:
         """List the dataset's snapshots, newest first."""
+        caller = caller_of(request)
         query = read_fields(BeforeQuerySerializer, request.query_params)
-        dataset = services.find_dataset(caller=caller_of(request), dataset_id=dataset_id)
-        return Response(show_page(shapes.SnapshotSerializer, queries.list_snapshots(dataset, **query)))
+        dataset = services.find_dataset(caller=caller, dataset_id=dataset_id)
+        page = queries.list_snapshots(dataset, **query, hidden=find_hidden(caller))
+        return Response(show_page(shapes.SnapshotSerializer, page))
 
     @extend_schema(request=shapes.SnapshotBodySerializer, responses={201: shapes.SnapshotSerializer})
     def post(self, request: Request, dataset_id: str) -> Response:
@@ -137,6 +141,7 @@ class SnapshotsView(APIView):
         body = read_fields(shapes.SnapshotBodySerializer, request.data)
         dataset = services.find_dataset(caller=caller, dataset_id=dataset_id, role=Role.REVIEWER)
         snapshot = services.take_snapshot(dataset=dataset, caller=caller, note=body["note"])
+        queries.hide_rewards([snapshot], hidden=find_hidden(caller))
         return Response(shapes.SnapshotSerializer(snapshot).data, status=status.HTTP_201_CREATED)
 
 
@@ -146,7 +151,9 @@ class SnapshotView(APIView):
     @extend_schema(responses=shapes.SnapshotSerializer)
     def get(self, request: Request, snapshot_id: str) -> Response:
         """Return the snapshot: what was selected, by whom, from which searches, with its sums and checksum."""
-        snapshot = services.find_snapshot(caller=caller_of(request), snapshot_id=snapshot_id)
+        caller = caller_of(request)
+        snapshot = services.find_snapshot(caller=caller, snapshot_id=snapshot_id)
+        queries.hide_rewards([snapshot], hidden=find_hidden(caller))
         return Response(shapes.SnapshotSerializer(snapshot).data)
 
 
@@ -174,9 +181,10 @@ class DiffView(APIView):
         query = read_fields(shapes.DiffQuerySerializer, request.query_params)
         snapshot = services.find_snapshot(caller=caller, snapshot_id=snapshot_id)
         base = services.find_snapshot(caller=caller, snapshot_id=query.pop("base"))
-        page = queries.diff_snapshots(base, snapshot, **query)
-        shown: dict[str, Any] = {"counts": queries.count_differences(base, snapshot)}
-        shown["items"] = shapes.DifferenceSerializer(page.items, many=True, context=sight_of(caller)).data
+        sight = sight_of(caller)
+        page = queries.diff_snapshots(base, snapshot, **query, hidden=sight["hidden"])
+        shown: dict[str, Any] = {"counts": queries.count_differences(base, snapshot, hidden=sight["hidden"])}
+        shown["items"] = shapes.DifferenceSerializer(page.items, many=True, context=sight).data
         return Response({**shown, "next_after": page.next_after})
 
 
