@@ -32,10 +32,10 @@ def seconds_to_wait(email: str, address: str) -> int:
 def note_failure(email: str, address: str) -> None:
     """Count one more failure; the first one begins the time in which they count."""
     try:
-        with _connect() as client:
+        with _connect() as client, client.pipeline() as both:  # one step: no count is left without an end
             for name in _counters(email, address):
-                client.set(name, 0, ex=WINDOW_S, nx=True)
-                client.incr(name)
+                both.incr(name).expire(name, WINDOW_S, nx=True)
+            both.execute()
     except (OSError, redis.RedisError) as error:
         log.warning("attempts.uncounted", error=str(error))
     log.info("login.failed", address=address)

@@ -303,7 +303,8 @@ class Step(models.Model):
         indexes = [
             models.Index(fields=["exchange_id"], name="step_by_exchange"),
             models.Index(fields=["response_id"], condition=~models.Q(response_id=""), name="step_by_response"),
-            GinIndex(fields=["answer_digests"], name="step_by_digest"),
+            # No list of new entries beside it: each look-up would read that list from end to end.
+            GinIndex(fields=["answer_digests"], name="step_by_digest", fastupdate=False),
             models.Index(fields=["-id"], condition=~models.Q(side_call=""), name="step_side_call"),
             models.Index(
                 fields=["prefix_break", "trajectory"], condition=~models.Q(prefix_break=""), name="step_by_break"
