@@ -21,11 +21,12 @@ MOST_BUTTONS = 9  # that have a digit for a key
 
 @dataclass(frozen=True, kw_only=True)
 class Option:
-    """One button. `key` chooses it while its box is the current one."""
+    """One button. `key` chooses it while its box is the current one; `worth` is its reward, -1 to 1, if it has one."""
 
     value: str
     words: str
     key: str = ""
+    worth: float | None = None
     is_chosen: bool = False
 
 
@@ -61,7 +62,11 @@ def _read_box(spec: FieldSpec, said: Mapping[str, Any]) -> Box:
     value = said.get("value")
     options = tuple(
         Option(
-            value=json.dumps(one), words=words, key=str(place) if place <= MOST_BUTTONS else "", is_chosen=one == value
+            value=json.dumps(one),
+            words=words,
+            key=str(place) if place <= MOST_BUTTONS else "",
+            worth=spec.reward_of(one),
+            is_chosen=one == value,
         )
         for place, (one, words) in enumerate(_list_options(spec), start=1)
     )

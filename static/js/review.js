@@ -16,6 +16,7 @@ let lastId = work?.dataset.last ?? "";
 let shownAt = Date.now();
 let sending = Promise.resolve();
 let tallyId = 0;
+let tallyTurn = 0; // a tally that was asked for before the last press or question is old
 
 if (work?.dataset.work) start();
 
@@ -274,7 +275,9 @@ async function takeBack(review) {
     lastId = "";
     document.getElementById("undo").disabled = true;
     ahead = null;
-    show((await fetchDesk(new URLSearchParams({ part: "1" }))).node);
+    // Counted before the item comes: what is pressed next is added to it.
+    const [found] = await Promise.all([fetchDesk(new URLSearchParams({ part: "1" })), readTally()]);
+    show(found.node);
     say("Undone");
     hear();
     fetchAhead();
@@ -305,6 +308,7 @@ function showTime() {
 // A guess until the platform tells: the answer to a press does not wait for counting.
 function count(change) {
   if (!change) return;
+  tallyTurn += 1;
   const bar = document.getElementById("tally-bar");
   showTally({ done: bar.value + change.done, left: Math.max(bar.max - bar.value + change.left, 0), state: "open" });
 }
@@ -322,10 +326,24 @@ function showTally({ done, left, state }) {
 function hear() {
   clearTimeout(tallyId);
   tallyId = setTimeout(async () => {
-    const answer = await fetch(work.dataset.tally, { redirect: "error" }).catch(() => null);
-    if (answer?.ok) showTally(await answer.json());
-    if (!form() && answer?.ok) advance();
+    const isHeard = await readTally();
+    if (!form() && isHeard) advance();
   }, TALLY_MS);
+}
+
+// Says whether the platform answered.
+async function readTally() {
+  tallyTurn += 1;
+  const turn = tallyTurn;
+  try {
+    const answer = await fetch(work.dataset.tally, { redirect: "error" });
+    if (!answer.ok) return false;
+    const told = await answer.json();
+    if (turn === tallyTurn) showTally(told);
+    return true;
+  } catch {
+    return false; // asked for again with what is heard next
+  }
 }
 
 function renew() {

@@ -1,4 +1,4 @@
-// The keys of a review: digits choose, + and - take the ends, arrows go between fields. Before the keys of other pages,
+// The keys of a review: digits choose, + and - take what is worth most and least, arrows go between fields. Before the keys of other pages,
 // and never while somebody writes, but for Ctrl+Enter and Escape.
 
 export function startReviewKeys(actions) {
@@ -44,8 +44,8 @@ function press(key, actions) {
   }
   if (/^[1-9]$/.test(key)) return choose((options) => options.find((option) => option.dataset.key === key));
   switch (key) {
-    case "+": case "=": return choose((options) => options.at(-1));
-    case "-": case "_": return choose((options) => options[0]);
+    case "+": case "=": return choose(findBest);
+    case "-": case "_": return choose(findWorst);
     case "ArrowDown": return step(1);
     case "ArrowUp": return step(-1);
     case "c": return comment();
@@ -92,9 +92,30 @@ function choose(find) {
   const typed = box.querySelector("input[type=number]");
   if (typed) typed.value = "";
   option.dispatchEvent(new Event("input", { bubbles: true }));
-  markBox(firstOpenBox() ?? box);
+  markBox(boxAfter(box));
   focusForm();
   return true;
+}
+
+// Where an answer goes on to, whether or not the next field is answered already: the same keys say the same on an item
+// that came back. After the last field: what was passed over, or it stays.
+function boxAfter(box) {
+  const all = boxes();
+  const later = all.slice(all.indexOf(box) + 1);
+  return later.find((other) => other.dataset.required !== undefined) ?? firstOpenBox() ?? box;
+}
+
+// Answers that count for nothing (a choice without a reward, a side of a pair) are neither best nor worst.
+function listWorthy(options) {
+  return options.filter((option) => option.dataset.worth !== undefined);
+}
+
+function findBest(options) {
+  return listWorthy(options).reduce((best, option) => (!best || Number(option.dataset.worth) >= Number(best.dataset.worth) ? option : best), null);
+}
+
+function findWorst(options) {
+  return listWorthy(options).reduce((worst, option) => (!worst || Number(option.dataset.worth) < Number(worst.dataset.worth) ? option : worst), null);
 }
 
 function step(way) {

@@ -29,6 +29,11 @@ FIELDS = [
     {"name": "clarity", "kind": "scale", "low": 1, "high": 5, "title": "How clear is the answer?"},
     {"name": "polite", "kind": "binary", "title": "Is it polite?"},
 ]
+TONE = {  # the best is listed first
+    "name": "tone",
+    "kind": "choice",
+    "choices": [{"name": "good", "reward": 1}, {"name": "okay", "reward": 0.2}, {"name": "bad", "reward": -1}],
+}
 Add = Callable[..., Trajectory]
 NOT_SENT = "net::ERR_INTERNET_DISCONNECTED"
 
@@ -39,7 +44,7 @@ def make_queue(project: Project, trainer: User, add_trajectory: Add) -> Callable
 
     def make(n: int, **settings: object) -> ReviewQueue:
         caller = Caller(user=trainer)
-        add_schema(caller=caller, project=project, definition={"fields": FIELDS})
+        add_schema(caller=caller, project=project, definition={"fields": [*FIELDS, TONE]})
         told = {"name": "Tone", "field_names": ["clarity", "polite", "comment"], "guideline": "Be kind.", **settings}
         queue = create_queue(caller=caller, project=project, settings=told)
         rows = [add_trajectory(title=f"task {number}", group=str(number // 2)) for number in range(n)]
@@ -58,7 +63,7 @@ def read_wait(request: Request) -> list[float]:
 async def test_fifty_reviews_by_keyboard(
     window: Window, mate: User, make_queue: Callable[..., ReviewQueue], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    queue = await sync_to_async(make_queue)(N_REVIEWS)
+    queue = await sync_to_async(make_queue)(N_REVIEWS, field_names=["clarity", "polite", "tone", "comment"])
     page = window.page
     waits_ms: list[float] = []
     page.on("requestfinished", lambda request: waits_ms.extend(read_wait(request)))
@@ -69,6 +74,7 @@ async def test_fifty_reviews_by_keyboard(
         before = await page.locator("#desk").get_attribute("data-review")
         await page.keyboard.press(str(1 + number % 5))
         await page.keyboard.press("+" if number % 2 else "-")
+        await page.keyboard.press("+")
         if number == 0:
             await page.keyboard.press("c")
             await page.keyboard.type("short and kind")
@@ -85,10 +91,17 @@ async def test_fifty_reviews_by_keyboard(
     assert await given.acount() == await QueueItem.objects.filter(state="done").acount() == N_REVIEWS
     assert await Label.objects.filter(field="comment").acount() == 1
     assert {label.said async for label in Label.objects.filter(field="clarity")} == {1, 2, 3, 4, 5}
+    assert {label.said async for label in Label.objects.filter(field="tone")} == {"good"}
     await page.keyboard.press("z")
     await expect(page.locator("#tally-done")).to_have_text(str(N_REVIEWS - 1))
     await expect(page.locator("[name=v-clarity][value='5.0']")).to_be_checked()
-    assert await Label.objects.filter(is_undo=True).acount() == 2
+    assert await Label.objects.filter(is_undo=True).acount() == 3
+    for press in ("2", "1"):  # the fields are filled already: the keys say the same as on a fresh item
+        await page.keyboard.press(press)
+    await expect(page.locator("[name=v-clarity][value='2.0']")).to_be_checked()
+    await expect(page.locator("[name=v-polite][value='false']")).to_be_checked()
+    await page.keyboard.press("Control+Enter")
+    await expect(page.locator("#tally-done")).to_have_text(str(N_REVIEWS))
 
 
 async def test_a_draft_survives_a_reload_and_a_review_a_lost_network(

@@ -199,6 +199,8 @@ class TestGrader:
         run_dry_run(DryRun.objects.get().pk)
         html = trainer_browser.get(address).content.decode()
         assert "<strong>1</strong> have the same sign" in html
+        assert 'id="grader-actions" data-live' in html  # the page in front of somebody learns that it is tried
+        assert "Try it first" not in html
         assert trainer_browser.post(f"{address}/1/on").status_code == 302
         assert "v1 is on" in trainer_browser.get("/p/shop/rewards").content.decode()
         trainer_browser.post(f"{address}/1/backfill", {"query": ""})

@@ -9,6 +9,7 @@ from django.test import Client
 
 from apps.accounts.access import Caller
 from apps.accounts.models import Agent, Project, User
+from apps.console.review_form import read_boxes
 from apps.core.ids import new_id
 from apps.feedback.models import Label
 from apps.feedback.queues.filling import add_trajectories
@@ -16,6 +17,7 @@ from apps.feedback.queues.models import QueueItem, Review, ReviewQueue
 from apps.feedback.queues.services import create_queue
 from apps.feedback.queues.working import Submission, submit_review, take_review
 from apps.feedback.schemas import add_schema
+from apps.feedback.score_schema import FieldSpec
 from apps.trajectories.datasets.services import create_dataset
 from apps.trajectories.models import Trajectory
 
@@ -308,3 +310,23 @@ def test_what_is_missing_is_404(
     assert trainer_browser.get(f"{ROOT}/{queue.pk}/items/{new_id('item')}").status_code == 404
     assert trainer_browser.get(f"{ROOT}/{queue.pk}/results?state=odd").status_code == 400
     assert trainer_browser.post(f"{ROOT}/{queue.pk}/dataset", {"dataset": "x"}).status_code == 404
+
+
+@pytest.mark.parametrize(
+    ("field", "worth"),
+    [
+        (
+            {
+                "kind": "choice",
+                "choices": [{"name": "good", "reward": 1}, {"name": "odd"}, {"name": "bad", "reward": -1}],
+            },
+            [1, None, -1],
+        ),
+        ({"kind": "scale", "low": 1, "high": 3, "low_reward": 1, "high_reward": -1}, [1, 0, -1]),
+        ({"kind": "number", "low": 0, "high": 60, "low_reward": 0, "high_reward": -1}, [0, -0.25, -0.5, -0.75, -1]),
+        ({"kind": "binary"}, [-1, 1]),
+    ],
+)
+def test_a_button_knows_what_it_is_worth(field: dict[str, Any], worth: list[float | None]) -> None:
+    [box] = read_boxes([FieldSpec.model_validate({"name": "x", **field})], {})
+    assert [option.worth for option in box.options] == worth
