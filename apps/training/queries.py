@@ -1,13 +1,19 @@
-"""What is read of runs, and by whom."""
+"""What is read of runs, and by whom. Mean rewards of steps that were trained on what is `hidden` from who asks
+(`blindness`) are left out: the batch's other rewards would tell it.
+"""
+
+from collections.abc import Sequence
 
 from apps.accounts.access import Caller
 from apps.accounts.models import Project
 from apps.core.errors import NotFound
 from apps.core.ids import is_id
 from apps.core.paging import Page, page_newest_first
-from apps.training.models import Batch, Metric, Run, RunEvent
+from apps.training.models import Batch, BatchTrajectory, Metric, Run, RunEvent
+from apps.trajectories.blindness import NOTHING, Hidden
 
 POINTS = 2000  # of a curve in one answer
+MEAN = "reward_mean"
 
 
 def find_run(run_id: str, *, caller: Caller) -> Run:
@@ -24,9 +30,14 @@ def list_runs(project: Project, *, before: str | None, limit: int) -> Page[Run]:
     return page_newest_first(Run.objects.filter(project=project), before=before, limit=limit)
 
 
-def list_metrics(run: Run, *, since_step: int) -> list[Metric]:
+def list_metrics(run: Run, *, since_step: int, hidden: Hidden = NOTHING) -> list[Metric]:
     """Return the points after `since_step`, in order; a step has one point for the attempt that finished it."""
-    return list(run.metrics.filter(step__gt=since_step).select_related("attempt").order_by("step", "id")[:POINTS])
+    rows = run.metrics.filter(step__gt=since_step).select_related("attempt").order_by("step", "id")
+    points, kept_back = list(rows[:POINTS]), find_hidden_steps(run, hidden=hidden)
+    for point in points:
+        if point.step in kept_back:
+            point.values.pop(MEAN, None)
+    return points
 
 
 def list_events(run: Run, *, after: int, limit: int) -> list[RunEvent]:
@@ -34,6 +45,23 @@ def list_events(run: Run, *, after: int, limit: int) -> list[RunEvent]:
     return list(run.events.filter(id__gt=after).order_by("id")[:limit])
 
 
-def list_batches(run: Run, *, after_step: int, limit: int) -> list[Batch]:
+def list_batches(run: Run, *, after_step: int, limit: int, hidden: Hidden = NOTHING) -> list[Batch]:
     """Return what the run has leased, trained, skipped or given back, in order of steps."""
-    return list(run.batches.filter(step__gt=after_step).order_by("step", "id")[:limit])
+    batches = list(run.batches.filter(step__gt=after_step).order_by("step", "id")[:limit])
+    hide_means(batches, steps=find_hidden_steps(run, hidden=hidden))
+    return batches
+
+
+def find_hidden_steps(run: Run, *, hidden: Hidden) -> set[int]:
+    """Return the steps of the run whose batches have held any of these trajectories."""
+    if not hidden:
+        return set()
+    entries = BatchTrajectory.objects.filter(batch__run=run, trajectory__in=hidden)
+    return set(entries.values_list("batch__step", flat=True))
+
+
+def hide_means(batches: Sequence[Batch], *, steps: set[int]) -> None:
+    """Have the batches of these steps say no mean reward."""
+    for batch in batches:
+        if batch.step in steps:
+            batch.reward_mean = None

@@ -4,13 +4,14 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from django.db.models import Avg, Count, F, Max, OuterRef, QuerySet, Subquery, Sum
+from django.db.models import Avg, Count, F, Max, OuterRef, Q, QuerySet, Subquery, Sum
 from django.db.models.functions import JSONObject
 from django.utils import timezone
 
 from apps.accounts.models import Agent, ApiKey, Project
 from apps.console.break_hints import BREAK_HINTS
 from apps.core.errors import NotFound
+from apps.trajectories.blindness import NOTHING, Hidden
 from apps.trajectories.models import PrefixBreak, Step, Trajectory
 
 SHOWN = 100
@@ -32,17 +33,17 @@ class AgentRow:
     last_seen_at: datetime | None
 
 
-def list_agents(project: Project) -> list[AgentRow]:
-    """Return the project's agents by name, each with the sums of its last day."""
-    return [_row(agent) for agent in _with_day(project.agents.order_by("name"))[:SHOWN]]
+def list_agents(project: Project, *, hidden: Hidden = NOTHING) -> list[AgentRow]:
+    """Return the project's agents by name, each with the sums of its last day; no mean is over rewards of `hidden`."""
+    return [_row(agent) for agent in _with_day(project.agents.order_by("name"), hidden=hidden)[:SHOWN]]
 
 
-def read_agent(agent: Agent) -> AgentRow:
+def read_agent(agent: Agent, *, hidden: Hidden = NOTHING) -> AgentRow:
     """Return the sums over the agent's trajectories of the last day, the newest thousand at most."""
-    return _row(_with_day(Agent.objects.filter(pk=agent.pk)).get())
+    return _row(_with_day(Agent.objects.filter(pk=agent.pk), hidden=hidden).get())
 
 
-def _with_day(agents: QuerySet[Agent]) -> QuerySet[Agent]:
+def _with_day(agents: QuerySet[Agent], *, hidden: Hidden) -> QuerySet[Agent]:
     """Have Postgres find all that a row shows, for every agent at once."""
     own = Trajectory.objects.filter(deleted_at=None, agent=OuterRef("pk")).order_by("-pk")
     day = Trajectory.objects.filter(
@@ -52,7 +53,7 @@ def _with_day(agents: QuerySet[Agent]) -> QuerySet[Agent]:
         n=Count("pk"),
         steps=Sum("n_steps"),
         tokens=Sum(F("n_prompt_tokens") + F("n_completion_tokens")),
-        reward=Avg("reward"),
+        reward=Avg("reward", filter=~Q(pk__in=hidden)),
     )
     newest = Trajectory.objects.filter(pk__in=day.order_by("-pk").values("pk")[:SAMPLE])
     keys = ApiKey.objects.filter(agent=OuterRef("pk")).order_by().values("agent")

@@ -98,7 +98,7 @@ def read_grader_page(grader: Grader, version: GraderVersion, *, hidden: Hidden) 
         version=version,
         versions=list(list_versions(grader)[:SHOWN]),
         dry_run=hide_results(dry_run, hidden=hidden) if dry_run else None,
-        agreement=read_agreement(version),
+        agreement=read_agreement(version, hidden=hidden),
         backfills=[(backfill, read_progress(backfill)) for backfill in backfills],
         n_waiting=gradings.filter(state__in=[GradingState.WAITING, GradingState.RUNNING]).count(),
         failures=list(failed[:SHOWN]),

@@ -2,11 +2,12 @@
 
 from dataclasses import dataclass
 
-from django.db.models import Avg, Count
+from django.db.models import Avg, Count, Q
 
 from apps.accounts.models import Project
 from apps.core.errors import NotFound
 from apps.registry.models import Alias, AliasName, Engine, Policy, Version, VersionState
+from apps.trajectories.blindness import NOTHING, Hidden
 from apps.trajectories.models import Trajectory
 
 SHOWN = 50
@@ -49,8 +50,8 @@ class ModelLine:
         return 100 - sum(self.shares.values())
 
 
-def read_model_line(project: Project) -> ModelLine | None:
-    """Return the project's model line, None while it has no policy."""
+def read_model_line(project: Project, *, hidden: Hidden = NOTHING) -> ModelLine | None:
+    """Return the project's model line, None while it has no policy. No mean is over rewards of `hidden`."""
     policy = Policy.objects.filter(project=project).first()
     if policy is None:
         return None
@@ -59,7 +60,7 @@ def read_model_line(project: Project) -> ModelLine | None:
     versions = Version.objects.filter(policy=policy).select_related("policy", "parent__policy").order_by("-number")
     return ModelLine(
         policy=policy,
-        rows=[_row(version, aliases) for version in versions[:SHOWN]],
+        rows=[_row(version, aliases, hidden=hidden) for version in versions[:SHOWN]],
         live=named.get(AliasName.LIVE),
         previous=named.get(AliasName.PREVIOUS),
         shares={alias.name: alias.live_share for alias in aliases if alias.name != AliasName.LIVE},
@@ -67,12 +68,13 @@ def read_model_line(project: Project) -> ModelLine | None:
     )
 
 
-def _row(version: Version, aliases: list[Alias]) -> VersionRow:
+def _row(version: Version, aliases: list[Alias], *, hidden: Hidden) -> VersionRow:
     spoken = Trajectory.objects.filter(
         project_id=version.policy.project_id, deleted_at=None, steps__version=version
     ).order_by("-pk")
     recent = spoken.values("pk").distinct()[:SAMPLE]
-    sums = Trajectory.objects.filter(pk__in=recent).aggregate(n=Count("pk"), reward=Avg("reward"))
+    seen = Avg("reward", filter=~Q(pk__in=hidden))
+    sums = Trajectory.objects.filter(pk__in=recent).aggregate(n=Count("pk"), reward=seen)
     return VersionRow(
         version=version,
         aliases=[alias.name for alias in aliases if alias.version_id == version.pk],

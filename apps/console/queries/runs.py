@@ -1,6 +1,6 @@
 """What the pages of training runs show: state in words, curves, history, batches."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import pairwise
@@ -15,6 +15,8 @@ from apps.core.paging import Page as KeysetPage
 from apps.core.paging import page_newest_first
 from apps.registry.models import Version, VersionState
 from apps.training.models import Attempt, Batch, BatchState, BatchTrajectory, Metric, Run, RunEvent, RunState
+from apps.training.queries import MEAN, find_hidden_steps, hide_means
+from apps.trajectories.blindness import NOTHING, Hidden
 
 PER_PAGE = 50
 EVENTS_SHOWN = 100
@@ -152,17 +154,19 @@ def find_run(project: Project, run_id: str) -> Run:
     return run
 
 
-def read_run(run: Run) -> RunView:
+def read_run(run: Run, *, hidden: Hidden = NOTHING) -> RunView:
     """Return everything that the page of a run shows."""
     attempts = list(run.attempts.order_by("-number")[:20])
     # Read after the attempts: a run that is claimed in between must not stand as queued beside its running attempt.
     run.refresh_from_db(fields=["state", "status_line", "error"])
     batches = list(run.batches.order_by("-step", "-pk")[:BATCHES_SHOWN])
+    kept_back = find_hidden_steps(run, hidden=hidden)
+    hide_means(batches, steps=kept_back)
     return RunView(
         run=run,
         tone=TONES[RunState(run.state)],
         progress=read_progress(run),
-        curves=read_curves(run),
+        curves=read_curves(run, kept_back=kept_back),
         events=list(run.events.order_by("-pk")[:EVENTS_SHOWN]),
         attempts=attempts,
         batches=batches,
@@ -205,11 +209,14 @@ def _recent_times(run: Run) -> list[datetime]:
     return sorted(at for attempt_id, at in rows if attempt_id == rows[0][0])
 
 
-def read_curves(run: Run) -> list[Curve]:
-    """Return the run's charts; a step that several attempts made counts with the latest of them."""
+def read_curves(run: Run, *, kept_back: Collection[int] = ()) -> list[Curve]:
+    """Return the run's charts; a step that several attempts made counts with the latest of them. The mean rewards of
+    the steps `kept_back` are not in them."""
     current: dict[int, dict[str, float]] = {}
     lost: dict[int, dict[str, float]] = {}
     for metric in Metric.objects.filter(run=run).order_by("attempt__number", "step").iterator():
+        if metric.step in kept_back:
+            metric.values.pop(MEAN, None)
         if metric.step in current:
             lost[metric.step] = current[metric.step]
         current[metric.step] = dict(metric.values)
@@ -255,19 +262,21 @@ def curve_data(curves: Sequence[Curve]) -> list[dict[str, object]]:
     ]
 
 
-def find_batch(run: Run, step: int) -> Batch:
+def find_batch(run: Run, step: int, *, hidden: Hidden = NOTHING) -> Batch:
     """Return the batch of a step: the one that counts, else the latest given back. Raises NotFound."""
     batches = list(run.batches.filter(step=step).order_by("pk"))
     if not batches:
         raise NotFound("this run has no such batch")
+    hide_means(batches, steps=find_hidden_steps(run, hidden=hidden))
     standing = [batch for batch in batches if batch.state != BatchState.RELEASED]
     return (standing or batches)[-1]
 
 
-def list_entries(batch: Batch) -> list[BatchTrajectory]:
-    """Return the trajectories of a batch, best reward first."""
+def list_entries(batch: Batch, *, hidden: Hidden = NOTHING) -> list[BatchTrajectory]:
+    """Return the trajectories of a batch, best reward first; those of `hidden` last."""
     rows = BatchTrajectory.objects.filter(batch=batch).select_related("trajectory__agent")
-    return list(rows.order_by("-reward", "pk")[:ENTRIES_SHOWN])
+    entries = list(rows.order_by("-reward", "pk")[:ENTRIES_SHOWN])
+    return sorted(entries, key=lambda entry: entry.trajectory_id in hidden)
 
 
 def run_seconds(run: Run) -> float | None:

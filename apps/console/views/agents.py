@@ -31,7 +31,7 @@ def agents(page: Page) -> HttpResponse:
 
 
 def _render_agents(page: Page, form: AgentForm, *, status: int = 200) -> HttpResponse:
-    rows = queries.list_agents(page.project)
+    rows = queries.list_agents(page.project, hidden=page.hidden)
     return page.render("console/agents.html", rows=rows, form=form, status=status)
 
 
@@ -44,7 +44,7 @@ def agent(page: Page, agent_slug: str) -> HttpResponse:
 def _render_agent(page: Page, found: Agent, *, form: KeyForm | None = None, status: int = 200) -> HttpResponse:
     return page.render(
         "console/agent.html",
-        row=queries.read_agent(found),
+        row=queries.read_agent(found, hidden=page.hidden),
         agent=found,
         breaks=queries.read_breaks(found),
         keys=queries.list_keys(found),

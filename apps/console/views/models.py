@@ -55,7 +55,7 @@ def split(page: Page) -> HttpResponse:
 
 def _render(page: Page, *, form: SplitForm | None = None, status: int = 200) -> HttpResponse:
     """Render the page; a split that was filled in wrongly stands in for the one that holds."""
-    line = queries.read_model_line(page.project)
+    line = queries.read_model_line(page.project, hidden=page.hidden)
     return page.render(
         "console/models.html",
         line=line,

@@ -152,7 +152,7 @@ def queue_results(page: Page, queue_id: str) -> HttpResponse:
         queue=queue,
         counts=results.count_items(queue),
         progress=results.read_progress(queue),
-        agreement=results.read_agreement(queue),
+        agreement=results.read_agreement(queue, hidden=page.hidden),
         left=results.count_left_for(queue, page.user) if queue.state == QueueState.OPEN else 0,
         items=[(item, item.pk in seen) for item in items.items],
         found=items,

@@ -98,7 +98,8 @@ def _skip(page: Page, review: Review) -> str:
 
 def _put_back(page: Page, review: Review) -> str:
     working.put_back_review(caller=page.caller, review=review, reason=page.request.POST.get("reason", ""))
-    return "Put back to the end of the queue"
+    hidden = "; what others say of it stays hidden from you until you have reviewed it, or it is done"
+    return f"Put back to the end of the queue{hidden if review.queue.is_blind else ''}"
 
 
 def _undo(page: Page, review: Review) -> str:

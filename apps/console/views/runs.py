@@ -68,7 +68,7 @@ def _render_form(page: Page, form: RunForm, *, status: int = 200) -> HttpRespons
 def run(page: Page, run_id: str) -> HttpResponse:
     """One run: state, curves, history."""
     found = queries.find_run(page.project, run_id)
-    view = queries.read_run(found)
+    view = queries.read_run(found, hidden=page.hidden)
     return page.render(
         "console/run.html",
         run=found,
@@ -85,8 +85,9 @@ def run(page: Page, run_id: str) -> HttpResponse:
 def batch(page: Page, run_id: str, step: int) -> HttpResponse:
     """What one step of a run was trained on."""
     found = queries.find_run(page.project, run_id)
-    chosen = queries.find_batch(found, step)
-    return page.render("console/batch.html", run=found, batch=chosen, entries=queries.list_entries(chosen))
+    chosen = queries.find_batch(found, step, hidden=page.hidden)
+    entries = queries.list_entries(chosen, hidden=page.hidden)
+    return page.render("console/batch.html", run=found, batch=chosen, entries=entries)
 
 
 @project_page("POST", role=Role.TRAINER)

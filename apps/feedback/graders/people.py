@@ -8,6 +8,7 @@ from apps.feedback.graders.models import GraderVersion
 from apps.feedback.models import Label, LabelQuerySet, Source
 from apps.feedback.schemas import find_schema
 from apps.feedback.score_schema import Schema
+from apps.trajectories.blindness import NOTHING, Hidden
 
 COMPARED = 2000
 
@@ -38,10 +39,10 @@ def compare(own: Mapping[Target, float], people: Mapping[Target, float]) -> Agre
     return measure_agreement([(own[target], people[target]) for target in sorted(both, key=str)])
 
 
-def read_agreement(version: GraderVersion) -> Agreement:
-    """Return how far the version's standing labels and people's agree, over its newest."""
+def read_agreement(version: GraderVersion, *, hidden: Hidden = NOTHING) -> Agreement:
+    """Return how far the version's standing labels and people's agree, over its newest; of `hidden` none counts."""
     project_id = version.grader.project_id
-    labels = Label.objects.standing().filter(grader=version, field=version.field)
+    labels = Label.objects.standing().filter(grader=version, field=version.field).exclude(trajectory__in=hidden)
     newest = labels.order_by("-pk")[:COMPARED]
     own = _join(Label.objects.filter(pk__in=newest.values("pk")), find_schema(project_id).fields)
     people = read_people(project_id=project_id, field=version.field, trajectory_ids=list({target[0] for target in own}))

@@ -9,6 +9,7 @@ from django.utils import timezone
 
 from apps.core.errors import ServiceError
 from apps.core.live import publish_news
+from apps.feedback.graders.agreement import measure_agreement
 from apps.feedback.graders.grades import Grade
 from apps.feedback.graders.grading import (
     Graded,
@@ -68,9 +69,14 @@ def _try(version: GraderVersion, *, n_wanted: int, dry_run_id: str) -> dict[str,
 
 
 def hide_results(dry_run: DryRun, *, hidden: Hidden) -> DryRun:
-    """Return the dry run as somebody may see it from whom the judgements of these trajectories are hidden now."""
+    """Return the dry run as somebody may see it from whom the judgements of these trajectories are hidden now; its
+    agreement is then over the others."""
+    if hidden.isdisjoint(one["trajectory"] for one in dry_run.results):
+        return dry_run
     unseen = {"value": None, "reward": None, "people": None, "text": "", "hint": ""}
     dry_run.results = [one | unseen if one["trajectory"] in hidden else one for one in dry_run.results]
+    both = [(one["reward"], one["people"]) for one in dry_run.results if None not in (one["reward"], one["people"])]
+    dry_run.agreement = asdict(measure_agreement(both)) if both else {}
     return dry_run
 
 

@@ -15,6 +15,7 @@ from apps.feedback.queues.agreement import Level, Unit, find_alpha
 from apps.feedback.queues.models import ItemState, Mode, QueueItem, Review, ReviewQueue, ReviewState
 from apps.feedback.queues.services import BETTER, read_fields
 from apps.feedback.score_schema import FieldKind
+from apps.trajectories.blindness import NOTHING, Hidden
 
 PACE_OVER = timedelta(hours=24)
 COMPARED = 5000  # items, the newest, that agreement is counted over
@@ -144,9 +145,11 @@ def _read_person(row: dict[str, Any]) -> Progress:
     )
 
 
-def read_agreement(queue: ReviewQueue) -> list[FieldAgreement]:
-    """Return how far people agree, field by field, over the newest items that several people have reviewed."""
-    items = QueueItem.objects.filter(queue=queue, n_done__gte=2).order_by("-pk").values("pk")[:COMPARED]
+def read_agreement(queue: ReviewQueue, *, hidden: Hidden = NOTHING) -> list[FieldAgreement]:
+    """Return how far people agree, field by field, over the newest items that several people have reviewed; of
+    `hidden` trajectories none counts."""
+    seen = QueueItem.objects.filter(queue=queue).exclude(trajectory__in=hidden).exclude(other__in=hidden)
+    items = seen.filter(n_done__gte=2).order_by("-pk").values("pk")[:COMPARED]
     given = Review.objects.filter(item__in=items, state=ReviewState.SUBMITTED).exclude(reviewer=None)
     rows = list(given.values_list("item_id", "item__trajectory_id", "reviewer__email", "answers"))
     if queue.mode == Mode.PAIRS:

@@ -82,11 +82,13 @@ def take_back_said(*, caller: Caller, item: QueueItem, labels: Sequence[str]) ->
 
 
 def is_judged_by_others(item: QueueItem, *, user: User) -> bool:
-    """Say whether anybody but this person, or any grader, has ever said something of the item's trajectories."""
+    """Say whether another person has ever said something of the item's trajectories. What graders, rules and end users
+    say does not count: they judge everything, so nothing could ever be undone."""
     rows = [pk for pk in (item.trajectory_id, item.other_id) if pk is not None]
     about = Q(trajectory__in=rows) | Q(rejected_trajectory__in=rows)
-    labels = Label.objects.filter(trajectory__in=rows).exclude(author=user)
-    return labels.exists() or Preference.objects.filter(about).exclude(author=user).exists()
+    labels = Label.objects.filter(trajectory__in=rows, source=Source.HUMAN).exclude(author=user)
+    preferences = Preference.objects.filter(about, author__isnull=False).exclude(author=user)
+    return labels.exists() or preferences.exists()
 
 
 def silence(*, caller: Caller, item: QueueItem, authors: Sequence[str], fields: Sequence[str]) -> None:

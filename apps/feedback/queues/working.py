@@ -43,7 +43,7 @@ TAKEN = (
     "what you wrote is still in the form: copy what you want to keep, then go on"
 )
 SEEN = (
-    "too late to undo: this queue is blind, and you can see by now what others said of this item, so your review "
+    "too late to undo: this queue is blind, and you can see by now what other people said of this item, so your review "
     "stands as it was; you may ask for another opinion"
 )
 
@@ -172,7 +172,7 @@ def undo_review(*, caller: Caller, review: Review) -> Review:
     """Take one's review back: what it said is undone, and the item is open in one's hands again, answers and all.
 
     Also takes back a skip. Raises Conflict for a stale undo: the labels were changed since, somebody has decided, or in
-    a blind queue others have judged it too: who has submitted sees that.
+    a blind queue other people have judged it too: who has submitted sees that.
     """
     user = require_reviewer(caller, review.queue)
     with transaction.atomic():

@@ -30,6 +30,7 @@ from apps.training.api.serializers import (
 from apps.training.models import Run
 from apps.training.recipes import read_recipe
 from apps.training.room import look_ahead
+from apps.trajectories.blindness import find_hidden
 
 
 def _find_run(request: Request, run_id: str) -> tuple[Run, Caller]:
@@ -108,8 +109,9 @@ class MetricsView(APIView):
     @extend_schema(parameters=[MetricsQuerySerializer], responses=MetricsSerializer)
     def get(self, request: Request, run_id: str) -> Response:
         """Return the points after `since_step`."""
-        run, _ = _find_run(request, run_id)
-        points = queries.list_metrics(run, **read_fields(MetricsQuerySerializer, request.query_params))
+        run, caller = _find_run(request, run_id)
+        query = read_fields(MetricsQuerySerializer, request.query_params)
+        points = queries.list_metrics(run, **query, hidden=find_hidden(caller))
         return Response({"items": MetricSerializer(points, many=True).data})
 
 
@@ -130,6 +132,7 @@ class BatchesView(APIView):
     @extend_schema(parameters=[BatchesQuerySerializer], responses=BatchesSerializer)
     def get(self, request: Request, run_id: str) -> Response:
         """Return up to `limit` batches after `after_step`."""
-        run, _ = _find_run(request, run_id)
-        batches = queries.list_batches(run, **read_fields(BatchesQuerySerializer, request.query_params))
+        run, caller = _find_run(request, run_id)
+        query = read_fields(BatchesQuerySerializer, request.query_params)
+        batches = queries.list_batches(run, **query, hidden=find_hidden(caller))
         return Response({"items": BatchSerializer(batches, many=True).data})

@@ -38,7 +38,7 @@ def run_export(export_id: str, *, part: int = PART, slice_s: float = SLICE_S) ->
     """
     if not claim_job(Export.objects.all(), export_id):
         return
-    export = Export.objects.select_related("project", "snapshot").get(pk=export_id)
+    export = Export.objects.select_related("project", "snapshot", "author").get(pk=export_id)
     with failing_in_words(export, again="start the export again"):
         _work(export, part=part, ends=monotonic() + slice_s)
     if export.state in {JobState.FAILED, JobState.CANCELLED}:
@@ -67,7 +67,8 @@ def _write_part(export: Export, items: list[Item]) -> None:
         cursor=items[-1].trajectory_id,
         n_parts=export.n_parts + 1,
         n_done=export.n_done + len(items),
-        n_gone=export.n_gone + sum(item.trajectory is None for item in items),
+        n_gone=export.n_gone + sum(item.trajectory is None and not item.is_hidden for item in items),
+        n_hidden=export.n_hidden + sum(item.is_hidden for item in items),
         n_rows=export.n_rows + tally.n_rows,
         n_left_out=export.n_left_out + tally.n_left_out,
         n_bytes=export.n_bytes + path.stat().st_size,

@@ -43,7 +43,8 @@ def start_export(
     dataset: Dataset | None = None,
     query: str | None = None,
 ) -> Export:
-    """Queue an export. Exactly one of snapshot, dataset and query ("": all) is its source.
+    """Queue an export. Exactly one of snapshot, dataset and query ("": all) is its source. What the caller reviews
+    blind is left out, and counted.
 
     Raises Forbidden (not a trainer), InvalidInput (no or several sources, an empty one, a bad search) and DiskFull.
     """
@@ -58,6 +59,7 @@ def start_export(
         shape=Shape(shape),
         file_format=FileFormat(file_format),
         created_by=caller.name,
+        author=caller.user,
         n_total=0,
     )
     export.n_total, export.last_id = measure_source(export)

@@ -174,6 +174,8 @@ class Export(Job):
     n_total = models.PositiveIntegerField()  # trajectories
     n_done = models.PositiveIntegerField(default=0)
     n_gone = models.PositiveIntegerField(default=0)  # trajectories of the snapshot that were deleted since
+    n_hidden = models.PositiveIntegerField(default=0, db_default=0)  # left out, since the author reviews them blind
+    author = models.ForeignKey("accounts.User", on_delete=models.SET_NULL, null=True, related_name="+")  # None: a key
     n_rows = models.PositiveBigIntegerField(default=0)
     n_left_out = models.PositiveBigIntegerField(default=0)  # steps that have nothing of this shape
     n_bytes = models.PositiveBigIntegerField(default=0)

@@ -1,6 +1,8 @@
 """What an export is made of: the trajectories of a snapshot, a dataset or a search, in order of their ids.
 
-The order is the key, so that work can go on after any of them. Trajectories that came later are not in it.
+The order is the key, so that work can go on after any of them. Trajectories that came later are not in it. What is
+hidden from the export's author (`blindness`) is left out and counted; what a search for rewards or labels would have
+found of it is not even counted, for that would tell.
 """
 
 from dataclasses import dataclass
@@ -10,7 +12,7 @@ from django.db.models import Max
 from apps.accounts.access import Caller
 from apps.accounts.models import Project
 from apps.core.errors import InvalidInput
-from apps.trajectories.blindness import find_hidden
+from apps.trajectories.blindness import Hidden, find_hidden
 from apps.trajectories.datasets.models import AddedBy, Dataset, Export, SnapshotEntry
 from apps.trajectories.datasets.rows import Pinned
 from apps.trajectories.datasets.services import add_to_dataset
@@ -22,11 +24,12 @@ from apps.trajectories.search.services import find_matching, patience
 
 @dataclass(frozen=True, kw_only=True)
 class Item:
-    """One trajectory of a source. None: the snapshot has it, the pool does not any more."""
+    """One trajectory of a source. None: the snapshot has it, the pool does not any more, or it `is_hidden`."""
 
     trajectory_id: str
     trajectory: Trajectory | None
-    pinned: Pinned | None
+    pinned: Pinned | None = None
+    is_hidden: bool = False
 
 
 def add_found_to_dataset(*, dataset: Dataset, caller: Caller, query: str) -> int:
@@ -42,7 +45,7 @@ def measure_source(export: Export) -> tuple[int, str]:
     """Return how many trajectories the source has now, and the last one's id. Raises InvalidInput when it has none."""
     if export.snapshot:
         return export.snapshot.n_trajectories, ""
-    rows = _rows_of(export)
+    rows = _rows_of(export, hidden=_hidden_from_author(export))
     with patience():
         last = rows.aggregate(last=Max("id"))["last"] or ""
         n = rows.order_by().count()
@@ -53,12 +56,23 @@ def measure_source(export: Export) -> tuple[int, str]:
 
 def read_items(export: Export, *, after: str, limit: int) -> list[Item]:
     """Return the next trajectories of the source whose ids sort after `after`."""
+    hidden = _hidden_from_author(export)
     if export.snapshot_id is not None:
-        return _read_entries(export, after=after, limit=limit)
-    rows = _rows_of(export).filter(pk__gt=after).order_by("pk")
-    if export.last_id:
-        rows = rows.filter(pk__lte=export.last_id)
-    return [Item(trajectory_id=row.pk, trajectory=row, pinned=None) for row in rows[:limit]]
+        items = _read_entries(export, after=after, limit=limit)
+    else:
+        rows = _rows_of(export, hidden=hidden).filter(pk__gt=after).order_by("pk")
+        if export.last_id:
+            rows = rows.filter(pk__lte=export.last_id)
+        items = [Item(trajectory_id=row.pk, trajectory=row) for row in rows[:limit]]
+    return [_hide(item) if item.trajectory_id in hidden else item for item in items]
+
+
+def _hide(item: Item) -> Item:
+    return Item(trajectory_id=item.trajectory_id, trajectory=None, is_hidden=True)
+
+
+def _hidden_from_author(export: Export) -> Hidden:
+    return find_hidden(Caller(user=export.author))
 
 
 def _read_entries(export: Export, *, after: str, limit: int) -> list[Item]:
@@ -76,10 +90,11 @@ def _read_entries(export: Export, *, after: str, limit: int) -> list[Item]:
     ]
 
 
-def _rows_of(export: Export) -> TrajectoryQuerySet:
+def _rows_of(export: Export, *, hidden: Hidden) -> TrajectoryQuerySet:
     if export.dataset_id is not None:
         return _of_project(export.project).filter(memberships__dataset=export.dataset_id)
-    return find_matching(project=export.project, query=parse_query(export.query), now=export.created_at)
+    query = parse_query(export.query)
+    return find_matching(project=export.project, query=query, now=export.created_at, hidden=hidden)
 
 
 def _of_project(project: Project) -> TrajectoryQuerySet:

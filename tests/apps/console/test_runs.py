@@ -7,9 +7,14 @@ import pytest
 from django.test import Client
 from django.utils import timezone
 from pytest_django.fixtures import Settings
+from rest_framework.test import APIClient
 
-from apps.accounts.models import Agent, Project
+from apps.accounts.access import Caller
+from apps.accounts.models import Agent, Project, User
 from apps.console.queries.runs import POINTS_SHOWN, read_curves, read_progress
+from apps.feedback.queues.filling import add_trajectories
+from apps.feedback.queues.services import create_queue
+from apps.feedback.queues.working import take_review
 from apps.registry.models import Policy, Version, VersionState
 from apps.training.models import Attempt, AttemptState, Batch, BatchState, BatchTrajectory, Metric, Run, RunState
 from apps.trajectories.models import Trajectory
@@ -242,6 +247,31 @@ def test_the_page_of_a_run_leads_to_its_trajectories(
     assert all(row.id in inside for row in ready)
     back = viewer_browser.get(f"/p/shop/trajectories/{ready[0].id}").content.decode()
     assert f"/p/shop/runs/{run.id}/batches/1" in back
+
+
+def test_who_reviews_some_of_a_batch_blind_is_told_no_mean_of_it(
+    project: Project,
+    run: Run,
+    attempt: Attempt,
+    ready: list[Trajectory],
+    mate: User,
+    owner: User,
+    browser_of: Callable[[User], Client],
+    client_of: Callable[[User], APIClient],
+) -> None:
+    Metric.objects.create(run=run, attempt=attempt, step=1, values={"loss": 0.5, "reward_mean": 0.25})
+    batch = Batch.objects.create(run=run, step=1, state=BatchState.TRAINED, reward_mean=0.25, n_samples=2)
+    for row in ready:
+        BatchTrajectory.objects.create(batch=batch, policy=run.policy, trajectory=row, reward=row.reward or 0)
+    queue = create_queue(caller=Caller(user=owner), project=project, settings={"name": "blind"})
+    add_trajectories(caller=Caller(user=owner), queue=queue, ids=[ready[0].pk])
+    take_review(caller=Caller(user=mate), queue=queue)
+    for address, words in (("", '"reward_mean"'), ("", "+0.25"), ("/batches/1", "+0.25")):
+        pages = [browser_of(user).get(f"/p/shop/runs/{run.id}{address}").content.decode() for user in (mate, owner)]
+        assert [words in page for page in pages] == [False, True], (address, words)
+    for address in ("metrics", "batches"):
+        told = [client_of(user).get(f"/api/v1/runs/{run.id}/{address}").content for user in (mate, owner)]
+        assert [b"0.25" in one for one in told] == [False, True], address
 
 
 def test_who_may_not_launch_sees_whom_to_ask(reviewer_browser: Client, owner_browser: Client, policy: Policy) -> None:

@@ -110,7 +110,7 @@ def test_a_blind_reviewer_sees_nothing_here_either(
     html = reviewer_browser.get(page).content.decode()
     assert "secret" not in html
     assert "+0.25" not in html
-    assert "You are reviewing this in a blind queue" in html
+    assert "You were given this in a blind queue" in html
 
 
 def test_who_may_say(

@@ -155,7 +155,8 @@ class AgreementView(APIView):
     @extend_schema(responses=GraderAgreementSerializer)
     def get(self, request: Request, grader_id: str, number: int) -> Response:
         """Return how far the version's newest labels and people's agree."""
-        return Response(asdict(read_agreement(_find_version(request, grader_id, number))))
+        version = _find_version(request, grader_id, number)
+        return Response(asdict(read_agreement(version, hidden=find_hidden(caller_of(request)))))
 
 
 class SecretView(APIView):

@@ -30,6 +30,7 @@ from apps.feedback.queues.api.serializers import (
 from apps.feedback.queues.collecting import add_reviewed_to_dataset
 from apps.feedback.queues.events import list_events
 from apps.feedback.queues.filling import add_trajectories
+from apps.trajectories.blindness import find_hidden
 from apps.trajectories.datasets.services import find_dataset
 
 
@@ -105,11 +106,12 @@ class ResultsView(APIView):
     @extend_schema(responses=QueueResultsSerializer)
     def get(self, request: Request, queue_id: str) -> Response:
         """Return how far it is, who did how much, and how far people agree."""
-        queue = services.find_queue(caller=caller_of(request), queue_id=queue_id, role=Role.REVIEWER)
+        caller = caller_of(request)
+        queue = services.find_queue(caller=caller, queue_id=queue_id, role=Role.REVIEWER)
         found = {
             "counts": results.count_items(queue),
             "progress": results.read_progress(queue),
-            "agreement": results.read_agreement(queue),
+            "agreement": results.read_agreement(queue, hidden=find_hidden(caller)),
         }
         return Response(QueueResultsSerializer(found).data)
 

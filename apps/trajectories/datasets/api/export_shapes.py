@@ -14,7 +14,8 @@ from apps.trajectories.search.language import MAX_LENGTH
 
 
 class ExportSerializer(serializers.ModelSerializer[Export]):
-    """An export. `download_url` is there when it is done, for whoever may export, and works for an hour."""
+    """An export. `download_url` is there when it is done, for whoever may export, and works for an hour. `n_hidden`
+    trajectories are left out, since whoever made the export reviews them blind."""
 
     dataset = serializers.CharField(source="dataset_id", allow_null=True, read_only=True)
     snapshot = serializers.CharField(source="snapshot_id", allow_null=True, read_only=True)
@@ -35,6 +36,7 @@ class ExportSerializer(serializers.ModelSerializer[Export]):
             "n_total",
             "n_done",
             "n_gone",
+            "n_hidden",
             "n_rows",
             "n_left_out",
             "n_bytes",

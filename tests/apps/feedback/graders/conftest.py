@@ -10,7 +10,8 @@ from pytest_django.fixtures import Settings
 
 from apps.accounts.access import Caller
 from apps.accounts.models import ApiKey, Project, User
-from apps.feedback.graders.models import DryRun, GraderVersion, WorkState
+from apps.feedback.graders.models import DryRun, GraderVersion, Grading, WorkState
+from apps.feedback.graders.running import grade_due, line_up
 from apps.feedback.graders.services import VersionDraft, create_grader
 from apps.trajectories.models import Trajectory, TrajectoryState
 from tests.factories.registry import AliasFactory, EngineFactory
@@ -20,6 +21,24 @@ from tests.fakes.webhook import FakeWebhook, serve_webhook
 
 MakeTrajectory = Callable[..., Trajectory]
 MakeVersion = Callable[..., GraderVersion]
+
+
+def grade_all(version: GraderVersion) -> None:
+    """Line up every trajectory and grade until nothing is due."""
+    line_up(version, list(Trajectory.objects.order_by("pk").values_list("pk", flat=True)))
+    go_on(version)
+
+
+def go_on(version: GraderVersion) -> None:
+    for _ in range(20):
+        if not grade_due(version.pk):
+            return
+    raise AssertionError
+
+
+def state_of(trajectory: Trajectory) -> tuple[str, str]:
+    row = Grading.objects.get(trajectory=trajectory)
+    return row.state, row.error
 
 
 @pytest.fixture

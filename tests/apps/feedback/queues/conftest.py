@@ -1,6 +1,8 @@
-"""A queue of three trajectories, two reviews each, and the people around it."""
+"""A queue of three trajectories, two reviews each, and the people around it; and a world in which somebody reviews one
+blind that others have judged."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -8,9 +10,15 @@ from django.utils import timezone
 
 from apps.accounts.access import Caller
 from apps.accounts.models import Agent, Project, Role, Team, User
+from apps.feedback.graders.models import DryRun
+from apps.feedback.graders.services import VersionDraft, create_grader
+from apps.feedback.preferences.services import add_correction
 from apps.feedback.queues.filling import add_trajectories
-from apps.feedback.queues.models import ReviewQueue
+from apps.feedback.queues.models import Review, ReviewQueue
 from apps.feedback.queues.services import create_queue
+from apps.feedback.queues.working import take_review
+from apps.feedback.services import add_label
+from apps.trajectories.datasets.services import add_ids_to_dataset, create_dataset, take_snapshot
 from apps.trajectories.models import Trajectory
 from tests.factories.accounts import MembershipFactory
 from tests.factories.trajectories import StepFactory, TrajectoryFactory
@@ -65,3 +73,38 @@ def make_queue(project: Project, trainer: User) -> MakeQueue:
 @pytest.fixture
 def queue(make_queue: MakeQueue, rows: list[Trajectory]) -> ReviewQueue:
     return make_queue(*rows)
+
+
+@dataclass(frozen=True, kw_only=True)
+class World:
+    """A review that the mate holds, and by name the ids of what tells of its trajectory."""
+
+    review: Review
+    ids: dict[str, str]
+
+
+@pytest.fixture
+def world(make_queue: MakeQueue, add: Add, project: Project, mate: User, trainer: User) -> World:
+    """The trainer has judged what the mate reviews: with a label of the whole and of its step, and a correction."""
+    trajectory, other = add(group="g"), add(group="g")
+    queue = make_queue(trajectory)
+    review, step, author = take_review(caller=by(mate), queue=queue), trajectory.steps.get(), by(trainer)
+    assert review is not None
+    label = add_label(caller=author, trajectory=trajectory, value=-0.37, text="dull words")
+    add_label(caller=author, trajectory=trajectory, step=step, value=-0.37)
+    add_correction(caller=author, step=step, message="a better answer")
+    add_label(caller=author, trajectory=other, value=1)  # so that no mean over a dataset is that of one trajectory
+    dataset = create_dataset(project=project, caller=author, name="d")
+    add_ids_to_dataset(dataset=dataset, caller=author, ids=[other.pk])
+    empty = take_snapshot(dataset=dataset, caller=author)
+    add_ids_to_dataset(dataset=dataset, caller=author, ids=[trajectory.pk])
+    snapshot = take_snapshot(dataset=dataset, caller=author)
+    draft = VersionDraft(settings={"pattern": "x"})
+    version, _ = create_grader(caller=author, project=project, name="x", kind="regex", draft=draft)
+    result = {"trajectory": trajectory.pk, "title": "", "step": None, "answer": "hi", "value": -0.37, "reward": -0.37}
+    result |= {"text": "dull words", "hint": "", "problem": "", "people": -0.37}
+    agreement = {"n": 1, "n_same": 1, "kappa": None, "correlation": None, "mean_difference": 0.0}
+    dry_run = DryRun.objects.create(version=version, n_wanted=1, state="done", results=[result], agreement=agreement)
+    rows = {"trajectory": trajectory, "other": other, "step": step, "label": label, "dataset": dataset, "queue": queue}
+    rows |= {"snapshot": snapshot, "empty": empty, "dry_run": dry_run, "grader": version.grader}
+    return World(review=review, ids={name: str(row.pk) for name, row in rows.items()})

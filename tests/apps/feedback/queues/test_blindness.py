@@ -2,7 +2,6 @@
 the words, neither REST nor pages, neither in a list nor by what a search finds. Others see it all the while."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import pytest
 from django.test import Client
@@ -11,10 +10,7 @@ from rest_framework.test import APIClient
 from apps.accounts.models import Project, User
 from apps.core.errors import Conflict
 from apps.feedback.bulk import ACTIONS
-from apps.feedback.graders.models import DryRun
-from apps.feedback.graders.services import VersionDraft, create_grader
 from apps.feedback.models import Label
-from apps.feedback.preferences.services import add_correction
 from apps.feedback.queues.models import QueueItem, Review, ReviewQueue
 from apps.feedback.queues.results import find_seen
 from apps.feedback.queues.services import change_queue
@@ -26,14 +22,13 @@ from apps.feedback.queues.working import (
     submit_review,
     undo_review,
 )
-from apps.feedback.services import add_label
 from apps.trajectories.blindness import find_hidden
 from apps.trajectories.bulk.running import run_job
 from apps.trajectories.bulk.services import start_job
-from apps.trajectories.datasets.models import Dataset
-from apps.trajectories.datasets.services import add_ids_to_dataset, create_dataset, take_snapshot
-from tests.apps.feedback.queues.conftest import Add, MakeQueue, by
+from apps.trajectories.datasets.services import create_dataset
+from tests.apps.feedback.queues.conftest import Add, MakeQueue, World, by
 from tests.apps.feedback.queues.test_working import give, run_out, say, take
+from tests.factories.feedback import LabelFactory
 
 pytestmark = pytest.mark.django_db
 
@@ -68,61 +63,29 @@ PAGES = (
 )
 
 
-@dataclass(frozen=True, kw_only=True)
-class World:
-    """A review that the mate holds, and by name the ids of what tells of its trajectory."""
-
-    review: Review
-    ids: dict[str, str]
-
-
-@pytest.fixture
-def world(make_queue: MakeQueue, add: Add, project: Project, mate: User, trainer: User) -> World:
-    """The trainer has judged what the mate reviews: with a label of the whole and of its step, and a correction."""
-    trajectory, other = add(group="g"), add(group="g")
-    queue = make_queue(trajectory)
-    review, step, author = take(queue, mate), trajectory.steps.get(), by(trainer)
-    label = add_label(caller=author, trajectory=trajectory, value=-0.37, text="dull words")
-    add_label(caller=author, trajectory=trajectory, step=step, value=-0.37)
-    add_correction(caller=author, step=step, message="a better answer")
-    add_label(caller=author, trajectory=other, value=1)  # so that no mean over a dataset is that of one trajectory
-    dataset = create_dataset(project=project, caller=author, name="d")
-    add_ids_to_dataset(dataset=dataset, caller=author, ids=[other.pk])
-    empty = take_snapshot(dataset=dataset, caller=author)
-    add_ids_to_dataset(dataset=dataset, caller=author, ids=[trajectory.pk])
-    snapshot = take_snapshot(dataset=dataset, caller=author)
-    draft = VersionDraft(settings={"pattern": "x"})
-    version, _ = create_grader(caller=author, project=project, name="x", kind="regex", draft=draft)
-    result = {"trajectory": trajectory.pk, "title": "", "step": None, "answer": "hi", "value": -0.37, "reward": -0.37}
-    result |= {"text": "dull words", "hint": "", "problem": "", "people": -0.37}
-    dry_run = DryRun.objects.create(version=version, n_wanted=1, state="done", results=[result])
-    rows = {"trajectory": trajectory, "other": other, "step": step, "label": label, "dataset": dataset, "queue": queue}
-    rows |= {"snapshot": snapshot, "empty": empty, "dry_run": dry_run, "grader": version.grader}
-    return World(review=review, ids={name: str(row.pk) for name, row in rows.items()})
-
-
 def tells(content: bytes) -> bool:
     return any(word in content.decode() for word in TOLD)
+
+
+def assert_kept_from(mate: Client, url: str, *, others: Client) -> None:
+    """Both may read it, and it tells only the others."""
+    mine, theirs = mate.get(url), others.get(url)
+    assert (mine.status_code, theirs.status_code) == (200, 200)
+    assert (tells(mine.content), tells(theirs.content)) == (False, True)
 
 
 @pytest.mark.parametrize("address", API)
 def test_rest_tells_nothing(
     world: World, client_of: Callable[[User], APIClient], mate: User, trainer: User, address: str
 ) -> None:
-    url = f"/api/v1/{address.format(**world.ids)}"
-    mine, theirs = client_of(mate).get(url), client_of(trainer).get(url)
-    assert (mine.status_code, theirs.status_code) == (200, 200)
-    assert (tells(mine.content), tells(theirs.content)) == (False, True)
+    assert_kept_from(client_of(mate), f"/api/v1/{address.format(**world.ids)}", others=client_of(trainer))
 
 
 @pytest.mark.parametrize("address", PAGES)
 def test_pages_tell_nothing(
     world: World, browser_of: Callable[[User], Client], mate: User, trainer: User, address: str
 ) -> None:
-    url = f"/p/shop/{address.format(**world.ids)}"
-    mine, theirs = browser_of(mate).get(url), browser_of(trainer).get(url)
-    assert (mine.status_code, theirs.status_code) == (200, 200)
-    assert (tells(mine.content), tells(theirs.content)) == (False, True)
+    assert_kept_from(browser_of(mate), f"/p/shop/{address.format(**world.ids)}", others=browser_of(trainer))
 
 
 def test_what_one_says_meanwhile_tells_nothing_either(
@@ -214,6 +177,16 @@ def test_no_review_is_undone_once_its_author_could_see_others(
     assert client_of(mate).post(f"/api/v1/reviews/{given.pk}/undo").status_code == 200
 
 
+@pytest.mark.parametrize("source", ["rule", "judge", "next_state", "end_user", "environment"])
+def test_what_graders_and_end_users_say_stands_in_no_undos_way(
+    queue: ReviewQueue, client_of: Callable[[User], APIClient], mate: User, source: str
+) -> None:
+    given = give(queue, mate)
+    trajectory = given.item.trajectory
+    LabelFactory.create(trajectory=trajectory, project=trajectory.project, source=source, value=-0.5)
+    assert client_of(mate).post(f"/api/v1/reviews/{given.pk}/undo").status_code == 200
+
+
 def test_a_pair_that_others_compared_is_not_undone(make_queue: MakeQueue, add: Add, mate: User, second: User) -> None:
     queue = make_queue(add(group="p"), add(group="p"), mode="pairs")
     tie = Submission(answers={"better": {"value": "tie"}})
@@ -223,52 +196,6 @@ def test_a_pair_that_others_compared_is_not_undone(make_queue: MakeQueue, add: A
     submit_review(caller=by(second), review=take(queue, second), said=tie)
     with pytest.raises(Conflict, match="this queue is blind"):
         undo_review(caller=by(mate), review=given)
-
-
-def read_sums(client: APIClient, ids: dict[str, str]) -> list[tuple[int, float]]:
-    """Return how many rewards, and their mean, in what tells of the dataset's rewards."""
-    totals = client.get(f"/api/v1/datasets/{ids['dataset']}").json()["totals"]
-    assert sum(one["n"] for one in totals["histogram"]) == totals["n_rewarded"]
-    taken = client.post(f"/api/v1/datasets/{ids['dataset']}/snapshots", {}, format="json").json()
-    read = client.get(f"/api/v1/snapshots/{ids['snapshot']}").json()
-    listed = client.get(f"/api/v1/datasets/{ids['dataset']}/snapshots").json()["items"]
-    return [(one["n_rewarded"], round(one["mean_reward"], 3)) for one in (totals, taken, read, listed[1])]
-
-
-def test_sums_leave_out_what_is_hidden(
-    world: World, client_of: Callable[[User], APIClient], mate: User, trainer: User
-) -> None:
-    assert read_sums(client_of(mate), world.ids) == [(1, 1.0)] * 4
-    assert read_sums(client_of(trainer), world.ids) == [(2, 0.315)] * 4
-    address = f"/api/v1/snapshots/{world.ids['snapshot']}"
-    assert client_of(mate).get(address).json()["checksum"] == ""
-    assert client_of(trainer).get(address).json()["checksum"]
-    only = create_dataset(project=world.review.queue.project, caller=by(trainer), name="only")
-    add_ids_to_dataset(dataset=only, caller=by(trainer), ids=[world.ids["trajectory"]])
-    totals = client_of(mate).get(f"/api/v1/datasets/{only.pk}").json()["totals"]
-    assert (totals["n_trajectories"], totals["n_rewarded"], totals["mean_reward"]) == (1, 0, None)
-
-
-@pytest.mark.parametrize("address", ["datasets/{dataset}", "snapshots/{snapshot}"])
-def test_pages_sum_without_what_is_hidden(
-    world: World, browser_of: Callable[[User], Client], mate: User, trainer: User, address: str
-) -> None:
-    url = f"/p/shop/{address.format(**world.ids)}"
-    mine, theirs = (browser_of(user).get(url).content.decode() for user in (mate, trainer))
-    assert ("0.315" in mine or "0.32" in mine, "0.315" in theirs or "0.32" in theirs) == (False, True)
-
-
-def test_a_difference_names_no_change_of_a_hidden_reward(
-    world: World, client_of: Callable[[User], APIClient], mate: User, trainer: User
-) -> None:
-    trajectory = world.review.item.trajectory
-    add_label(caller=by(trainer), trajectory=trajectory, value=0.8)
-    dataset = Dataset.objects.get(pk=world.ids["dataset"])
-    now = take_snapshot(dataset=dataset, caller=by(trainer))
-    url = f"/api/v1/snapshots/{now.pk}/diff?base={world.ids['snapshot']}"
-    mine, theirs = client_of(mate).get(url).json(), client_of(trainer).get(url).json()
-    assert (mine["counts"]["changed"], theirs["counts"]["changed"]) == (0, 1)
-    assert ([one["trajectory"] for one in mine["items"]], len(theirs["items"])) == ([], 1)
 
 
 def test_what_one_selects_by_a_reward_has_nothing_that_is_hidden(

@@ -1,0 +1,50 @@
+"""Back-fills: what is in the pool already is graded, and what failed is taken up again."""
+
+import pytest
+
+from apps.accounts.access import Caller
+from apps.feedback.graders.backfilling import end_backfills, fill_backfill, read_progress
+from apps.feedback.graders.models import WorkState
+from apps.feedback.graders.running import line_up
+from apps.feedback.graders.services import start_backfill
+from apps.feedback.models import Label
+from tests.apps.feedback.graders.conftest import MakeTrajectory, MakeVersion, go_on, grade_all
+from tests.fakes.webhook import FakeWebhook
+
+pytestmark = pytest.mark.django_db
+
+
+class TestBackfill:
+    def test_it_grades_what_is_there_and_tells_how_far_it_is(
+        self, caller: Caller, make_version: MakeVersion, make_trajectory: MakeTrajectory
+    ) -> None:
+        trajectories = [make_trajectory("x", group="a") for _ in range(3)]
+        make_trajectory("x", group="b")
+        version = make_version("regex", settings={"pattern": "x"})
+        line_up(version, [trajectories[0].pk])
+        go_on(version)
+        backfill = start_backfill(caller=caller, version=version, query="group:a")
+        late = make_trajectory("x", group="a")
+        fill_backfill(backfill.pk)
+        assert end_backfills() == 0
+        go_on(version)
+        progress = read_progress(backfill)
+        assert (progress.n_total, progress.n_graded, progress.n_looked_at) == (2, 2, 2)
+        assert end_backfills() == 1
+        backfill.refresh_from_db()
+        assert backfill.state == WorkState.DONE
+        assert not Label.objects.filter(trajectory=late).exists()
+        assert Label.objects.count() == 3
+
+    def test_it_takes_up_again_what_failed(
+        self, caller: Caller, webhook: FakeWebhook, make_version: MakeVersion, make_trajectory: MakeTrajectory
+    ) -> None:
+        make_trajectory()
+        webhook.status = 404
+        version = make_version("webhook", settings={"url": webhook.url})
+        grade_all(version)
+        webhook.status = 200
+        backfill = start_backfill(caller=caller, version=version)
+        fill_backfill(backfill.pk)
+        go_on(version)
+        assert Label.objects.count() == 1

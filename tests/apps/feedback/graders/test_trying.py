@@ -1,0 +1,69 @@
+"""Dry runs, and how far a grader agrees with people."""
+
+import pytest
+
+from apps.accounts.access import Caller
+from apps.accounts.models import User
+from apps.feedback.graders.models import DryRun, Grading, WorkState
+from apps.feedback.graders.people import read_agreement
+from apps.feedback.graders.services import start_dry_run
+from apps.feedback.graders.trying import run_dry_run
+from apps.feedback.models import Label, Source
+from apps.feedback.services import add_label
+from tests.apps.feedback.graders.conftest import MakeTrajectory, MakeVersion, grade_all
+from tests.fakes.engine import FakeEngine
+
+pytestmark = pytest.mark.django_db
+
+
+class TestDryRun:
+    def test_it_shows_what_would_be_said_beside_what_people_said(
+        self, caller: Caller, mate: User, make_version: MakeVersion, make_trajectory: MakeTrajectory
+    ) -> None:
+        judged = [make_trajectory(text) for text in ("sorry", "sure", "sorry")]
+        for trajectory, value in zip(judged, (-1, 1, 0.5), strict=True):
+            add_label(caller=Caller(user=mate), trajectory=trajectory, value=value)
+        for _ in range(5):
+            make_trajectory("sure")
+        version = make_version("regex", settings={"pattern": "sorry", "must_match": False}, tried=False)
+        dry_run = start_dry_run(caller=caller, version=version, n_wanted=6)
+        for _ in range(2):  # a message that comes twice
+            run_dry_run(dry_run.pk)
+        dry_run.refresh_from_db()
+        assert (dry_run.state, len(dry_run.results)) == (WorkState.DONE, 6)
+        assert (dry_run.agreement["n"], dry_run.agreement["n_same"]) == (3, 2)
+        by_id = {result["trajectory"]: result for result in dry_run.results}
+        assert (by_id[judged[0].pk]["reward"], by_id[judged[0].pk]["people"]) == (-1, -1)
+        assert not Label.objects.filter(source=Source.RULE).exists()
+        assert not Grading.objects.exists()
+
+    def test_failures_are_shown_with_their_words(
+        self, caller: Caller, engine: FakeEngine, make_version: MakeVersion, make_trajectory: MakeTrajectory
+    ) -> None:
+        make_trajectory("with \x00 inside")
+        engine.script.pieces = ["no idea"]
+        dry_run = start_dry_run(caller=caller, version=make_version("judge", tried=False))
+        run_dry_run(dry_run.pk)
+        dry_run.refresh_from_db()
+        [result] = dry_run.results
+        assert "nonsense" in result["problem"]
+        assert (result["value"], dry_run.agreement) == (None, {})
+
+    def test_without_a_sample_it_fails(self, caller: Caller, make_version: MakeVersion) -> None:
+        version = make_version("regex", settings={"pattern": "x"}, tried=False)
+        dry_run = start_dry_run(caller=caller, version=version)
+        run_dry_run(dry_run.pk)
+        assert "nothing could be tried" in DryRun.objects.get().error
+
+
+def test_agreement_with_people_is_shown_for_what_was_graded(
+    mate: User, owner: User, make_version: MakeVersion, make_trajectory: MakeTrajectory
+) -> None:
+    trajectories = [make_trajectory(text) for text in ("x", "y", "x")]
+    version = make_version("regex", settings={"pattern": "x"})
+    grade_all(version)
+    for trajectory, value in zip(trajectories, (1, 1, 0.5), strict=True):
+        add_label(caller=Caller(user=mate), trajectory=trajectory, value=value)
+    add_label(caller=Caller(user=owner), trajectory=trajectories[1], value=0.5)
+    agreement = read_agreement(version)
+    assert (agreement.n, agreement.n_same, agreement.kappa) == (3, 2, 0)
