@@ -8,6 +8,7 @@ the time in microseconds, so that they go on rising should Valkey lose them.
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import groupby
@@ -23,6 +24,7 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 log = structlog.get_logger(__name__)
+_gathered: ContextVar[list[tuple[str, Mapping[str, str]]] | None] = ContextVar("gathered news", default=None)
 
 KEPT = 1000  # of a project, about
 KEPT_S = 7 * 24 * 3600
@@ -63,8 +65,26 @@ def publish_news(project_id: str, *, kind: str, object_id: str) -> None:
 
 def publish_many(objects: Mapping[str, str], *, kind: str) -> None:
     """After commit, tell of several objects (id → project), all of a project's at once."""
-    if objects:
-        transaction.on_commit(lambda: _send(objects, kind=kind))
+    gathered = _gathered.get()
+    if not objects:
+        return
+    if gathered is not None:
+        gathered.append((kind, objects))
+    else:
+        transaction.on_commit(lambda: _send([(kind, objects)]))
+
+
+@contextmanager
+def news_at_once() -> Iterator[None]:
+    """Tell, after commit, of all that is published inside in one go: each go takes the event loop's turn."""
+    gathered: list[tuple[str, Mapping[str, str]]] = []
+    token = _gathered.set(gathered)
+    try:
+        yield
+    finally:
+        _gathered.reset(token)
+    if gathered:
+        transaction.on_commit(lambda: _send(gathered))
 
 
 def find_newest(project_id: str) -> int | None:
@@ -87,21 +107,27 @@ def list_news(project_id: str, *, since: int) -> list[News]:
     return []
 
 
-def _send(objects: Mapping[str, str], *, kind: str) -> None:
+def _send(gathered: Sequence[tuple[str, Mapping[str, str]]]) -> None:
     layer = get_channel_layer()
     if layer is None:
         return
-    by_project = groupby(sorted(objects, key=objects.__getitem__), key=objects.__getitem__)
-    sent = {project_id: list(ids) for project_id, ids in by_project}
     with _valkey() as client:
-        numbers = {project_id: _append(client, project_id, kind, ids) for project_id, ids in sent.items()}
+        messages = [
+            (project_id, {"type": "news", "kind": kind, "ids": ids, "number": _append(client, project_id, kind, ids)})
+            for kind, objects in gathered
+            for project_id, ids in _by_project(objects)
+        ]
 
         async def send_all() -> None:
-            for project_id, ids in sent.items():
-                message = {"type": "news", "kind": kind, "ids": ids, "number": numbers[project_id]}
+            for project_id, message in messages:
                 await layer.group_send(project_group(project_id), message)
 
         async_to_sync(send_all)()
+
+
+def _by_project(objects: Mapping[str, str]) -> list[tuple[str, list[str]]]:
+    grouped = groupby(sorted(objects, key=objects.__getitem__), key=objects.__getitem__)
+    return [(project_id, list(ids)) for project_id, ids in grouped]
 
 
 def _append(client: redis.Redis, project_id: str, kind: str, ids: Sequence[str]) -> int:

@@ -13,7 +13,7 @@ from apps.feedback.schemas import ProjectSchema, find_schema
 from apps.feedback.scoring import Judgement, Score, Weighing, score_trajectory
 from apps.trajectories.blindness import find_hidden
 from apps.trajectories.models import Trajectory
-from apps.trajectories.services import set_rewards
+from apps.trajectories.services import set_reward, set_rewards
 
 
 def score_labels(*, trajectory: Trajectory, schema: ProjectSchema | None = None) -> Score:
@@ -28,11 +28,11 @@ def score_seen(caller: Caller, trajectory: Trajectory) -> Score:
     return _score(_counting([trajectory.pk], schema).seen_by(caller, hidden=find_hidden(caller)), schema)
 
 
-def recompute(trajectory: Trajectory, *, schema: ProjectSchema | None = None) -> Score:
-    """Store what the labels of a (locked) trajectory add up to, and tell open pages."""
+def recompute(trajectory: Trajectory, *, schema: ProjectSchema | None = None, with_steps: bool = True) -> Score:
+    """Store what the labels of a (locked) trajectory add up to, and tell open pages. Not `with_steps`: nothing new was
+    said of any step, so what they are worth stays."""
     score = score_labels(trajectory=trajectory, schema=schema)
-    set_rewards({trajectory.pk: score.reward}, step_rewards=score.step_rewards)
-    trajectory.reward = score.reward
+    set_reward(trajectory, score.reward, step_rewards=score.step_rewards if with_steps else None)
     publish_news(trajectory.project_id, kind="trajectory", object_id=trajectory.pk)
     return score
 

@@ -260,7 +260,7 @@ def _undo(labels: Sequence[Label], *, trajectory: Trajectory, caller: Caller) ->
         undos.append(undo)
     _supersede(dict(zip([label.pk for label in labels], undos, strict=True)))
     Label.objects.bulk_create(undos)
-    recompute(trajectory)
+    recompute(trajectory, with_steps=_speak_of_steps(undos))
     return undos
 
 
@@ -386,8 +386,12 @@ def _write_labels(
             superseded[earlier.pk] = draft
     _supersede(superseded)  # before the new ones are there: a target has one standing label of a grader
     Label.objects.bulk_create(drafts, batch_size=500)
-    recompute(trajectory, schema=schema)
+    recompute(trajectory, schema=schema, with_steps=_speak_of_steps(drafts))
     return list(drafts)
+
+
+def _speak_of_steps(labels: Sequence[Label]) -> bool:
+    return any(label.step_id is not None for label in labels)
 
 
 def _find_standing(drafts: Sequence[Label], *, trajectory: Trajectory, author: Author) -> dict[Target, Label]:

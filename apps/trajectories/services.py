@@ -2,7 +2,7 @@
 find one for a caller. Knows no HTTP."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -147,6 +147,15 @@ def set_exclusion(*, trajectory: Trajectory, is_excluded: bool, actor: str) -> T
 
 
 @transaction.atomic(savepoint=False)
+def set_reward(trajectory: Trajectory, reward: float | None, *, step_rewards: Mapping[str, float] | None) -> None:
+    """Store what the labels of a (locked) trajectory add up to, and of its steps likewise; None: they stay."""
+    if trajectory.reward != reward:
+        trajectory.reward = reward
+        Trajectory.objects.filter(pk=trajectory.pk).update(reward=reward)
+    if step_rewards is not None:
+        _set_step_rewards([trajectory.pk], step_rewards)
+
+
 def set_rewards(rewards: Mapping[str, float | None], *, step_rewards: Mapping[str, float]) -> int:
     """Store what the labels of (locked) trajectories add up to, by id; their steps that are not named have no reward:
     None is not zero. Returns how many trajectories were changed.
@@ -156,13 +165,18 @@ def set_rewards(rewards: Mapping[str, float | None], *, step_rewards: Mapping[st
     for trajectory in changed:
         trajectory.reward = rewards[trajectory.pk]
     Trajectory.objects.bulk_update(changed, ["reward"], batch_size=500)
-    steps = Step.objects.filter(trajectory__in=list(rewards)).only("id", "reward", "trajectory_id")
+    return len({trajectory.pk for trajectory in changed} | _set_step_rewards(list(rewards), step_rewards))
+
+
+def _set_step_rewards(trajectory_ids: Sequence[str], step_rewards: Mapping[str, float]) -> set[str]:
+    """Store them, none for steps that are not named; returns the trajectories in which one was changed."""
+    steps = Step.objects.filter(trajectory__in=trajectory_ids).only("id", "reward", "trajectory_id")
     given = steps.filter(Q(reward__isnull=False) | Q(pk__in=list(step_rewards)))
     moved = [step for step in given if step.reward != step_rewards.get(step.pk)]
     for step in moved:
         step.reward = step_rewards.get(step.pk)
     Step.objects.bulk_update(moved, ["reward"], batch_size=500)
-    return len({trajectory.pk for trajectory in changed} | {step.trajectory_id for step in moved})
+    return {step.trajectory_id for step in moved}
 
 
 def find_step(*, trajectory: Trajectory, step_id: str) -> Step:

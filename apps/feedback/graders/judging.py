@@ -12,6 +12,7 @@ from statistics import mean, median
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
+from pydantic_core import from_json
 
 from apps.feedback.graders.rules import strip_fence
 from apps.feedback.graders.settings import Settings, Targeted, check_storable
@@ -242,7 +243,7 @@ def shape_scores(*, count: int, max_tokens: int) -> dict[str, Any]:
 
 
 def _shape_words(max_tokens: int) -> dict[str, Any]:
-    """So short that the object ends before the answer must, even with a token for each character."""
+    """So short that most objects end before the answer must; a character may take several tokens all the same."""
     return {"type": "string", "maxLength": max_tokens // 3}
 
 
@@ -250,9 +251,10 @@ def _shape_object(fields: dict[str, Any]) -> dict[str, Any]:
     return {"type": "object", "properties": fields, "required": list(fields), "additionalProperties": False}
 
 
-def read_vote(text: str, *, low: float, high: float, is_whole: bool = False) -> Vote:
-    """Return what a judge said: one JSON object with a score from `low` to `high`. Raises Nonsense that quotes it."""
-    said = _read_object(text)
+def read_vote(text: str, *, low: float, high: float, is_whole: bool = False, is_held: bool = False) -> Vote:
+    """Return what a judge said: one JSON object with a score from `low` to `high`. Of an answer that the server held to
+    its shape (`is_held`) the words may end early. Raises Nonsense that quotes it."""
+    said = _read_object(text, is_held=is_held)
     return Vote(
         score=_read_score(said.get("score"), text, low=low, high=high, is_whole=is_whole),
         reason=_read_words(said.get("reason")),
@@ -260,22 +262,36 @@ def read_vote(text: str, *, low: float, high: float, is_whole: bool = False) -> 
     )
 
 
-def read_scores(text: str, *, count: int) -> tuple[list[float], str]:
-    """Return a score from 0 to 1 for each try, and the reason. Raises Nonsense that quotes it."""
-    said = _read_object(text)
+def read_scores(text: str, *, count: int, is_held: bool = False) -> tuple[list[float], str]:
+    """Return a score from 0 to 1 for each try, and the reason, likewise. Raises Nonsense that quotes it."""
+    said = _read_object(text, is_held=is_held)
     scores = said.get("scores")
     if not isinstance(scores, list) or len(scores) != count:
         raise Nonsense(f"{count} scores were asked for: {_quote(text)}")
     return [_read_score(score, text, low=0, high=1) for score in scores], _read_words(said.get("reason"))
 
 
-def _read_object(text: str) -> dict[str, Any]:
+def _read_object(text: str, *, is_held: bool) -> dict[str, Any]:
     try:
-        said = json.loads(strip_fence(_THOUGHT.sub("", text)))
+        said = _read_json(strip_fence(_THOUGHT.sub("", text)), is_held=is_held)
     except (ValueError, RecursionError) as error:
         raise Nonsense(f"no JSON object: {_quote(text)}") from error
     if not isinstance(said, dict):
         raise Nonsense(f"no JSON object: {_quote(text)}")
+    return said
+
+
+def _read_json(text: str, *, is_held: bool) -> Any:
+    """Read it whole, or if `is_held` up to where it ends, after its scores: the reason comes behind them. Raises
+    ValueError."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        if not is_held:
+            raise
+    said = from_json(text.encode(errors="ignore"), allow_partial="trailing-strings")
+    if not isinstance(said, dict) or "reason" not in said:
+        raise ValueError("it ends before the reason: what stands of the scores may be cut as well")
     return said
 
 

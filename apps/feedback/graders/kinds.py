@@ -180,7 +180,8 @@ def _vote(speaker: Speaker, settings: AskingSettings, question: Messages, *, end
     votes, faults = list[Vote](), list[str]()
     for _ in range(settings.n_votes):
         try:
-            votes.append(read_vote(_ask(speaker, settings, question, shape=shape).text, **ends))
+            answer = _ask(speaker, settings, question, shape=shape)
+            votes.append(read_vote(answer.text, **ends, is_held=settings.hold_to_shape))
         except (Nonsense, ServiceError) as error:
             faults.append(_tell(error))
             if 2 * len(faults) >= settings.n_votes:
@@ -229,7 +230,7 @@ def _share_calls(outcomes: Sequence[Grade | Failure], n_calls: int) -> list[Outc
 def _read_tries(speaker: Speaker, settings: RelativeSettings, subjects: Sequence[Subject]) -> tuple[list[float], str]:
     shape = shape_scores(count=len(subjects), max_tokens=settings.max_tokens)
     answer = _ask(speaker, settings, ask_relative(settings, subjects), shape=shape)
-    return read_scores(answer.text, count=len(subjects))
+    return read_scores(answer.text, count=len(subjects), is_held=settings.hold_to_shape)
 
 
 _ALL = (

@@ -17,6 +17,7 @@ from apps.accounts.access import Caller
 from apps.accounts.models import User
 from apps.core.errors import Conflict, InvalidInput, NotFound
 from apps.core.ids import is_id
+from apps.core.live import news_at_once
 from apps.core.texts import NUL_OR_HALF, is_storable
 from apps.feedback.queues.deciding import settle_item
 from apps.feedback.queues.events import record_event
@@ -119,10 +120,12 @@ def _take_place(item: QueueItem) -> bool:
 
 def find_review(*, caller: Caller, review_id: str) -> Review:
     """Return the caller's own review; anybody else's looks like a missing one."""
-    review = _known().filter(pk=review_id).first() if is_id(review_id, "revw") else None
+    known = Review.objects.select_related("queue__project", "item")
+    review = known.filter(pk=review_id).first() if is_id(review_id, "revw") else None
     is_own = review is not None and caller.user is not None and review.reviewer_id == caller.user.pk
     if review is None or not is_own or caller.role_in(review.queue.project) is None:
         raise NotFound(f"you have no review {review_id!r}")
+    review.item.queue = review.queue
     return review
 
 
@@ -136,7 +139,7 @@ def submit_review(*, caller: Caller, review: Review, said: Submission) -> Review
     require_reviewer(caller, review.queue)
     schema = find_schema(review.queue.project_id)
     answers = check_answers(review.item, said.answers, schema=schema)
-    with transaction.atomic():
+    with transaction.atomic(), news_at_once():
         item, row = _lock(review)
         if row.state == ReviewState.SUBMITTED:
             if row.answers != answers:
@@ -211,6 +214,7 @@ def release_run_out(queue: ReviewQueue, *, keep: User | None = None) -> int:
     ids = [pk for pk, reviewer in found.values_list("pk", "reviewer_id")[:200] if keep is None or reviewer != keep.pk]
     n_freed = 0
     for review in Review.objects.filter(pk__in=ids):
+        review.queue = queue
         with transaction.atomic():
             item, row = _lock(review)
             if row.state != ReviewState.HELD or row.expires_at > now:
@@ -272,12 +276,11 @@ def _close(row: Review, state: ReviewState) -> None:
 
 
 def _lock(review: Review) -> tuple[QueueItem, Review]:
-    """Hold the item, then the review: one change at a time on either."""
-    items = QueueItem.objects.select_related("queue__project__team", "trajectory", "other")
-    item = items.select_for_update(of=("self",), no_key=True).get(pk=review.item_id)
-    row = Review.objects.select_for_update(no_key=True).get(pk=review.pk)
-    row.item, row.queue = item, item.queue
-    return item, row
+    """Hold the review and its item: one change at a time on either."""
+    rows = Review.objects.select_related("item__trajectory", "item__other")
+    row = rows.select_for_update(of=("self", "item"), no_key=True).get(pk=review.pk)
+    row.queue = row.item.queue = review.queue
+    return row.item, row
 
 
 def _known() -> ReviewQuerySet:

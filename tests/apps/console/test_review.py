@@ -150,7 +150,7 @@ def test_a_submission_asks_the_database_little(
     queue: ReviewQueue, reviewer_browser: Client, review: Review, django_assert_max_num_queries: Callable[..., Any]
 ) -> None:
     address = f"{ROOT}/{queue.pk}/work/{review.pk}/submit"
-    with django_assert_max_num_queries(22):  # four fields, each a label of its own
+    with django_assert_max_num_queries(18):  # four fields, each a label of its own
         reviewer_browser.post(address, FORM, headers={"Accept": "application/json"})
 
 

@@ -9,7 +9,7 @@ from django.db import connection, transaction
 from pytest_django.fixtures import Settings
 
 from apps.core.ids import new_id
-from apps.core.live import GAP, KEPT, News, find_newest, list_news, publish_many, publish_news
+from apps.core.live import GAP, KEPT, News, find_newest, list_news, news_at_once, publish_many, publish_news
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -74,6 +74,22 @@ def test_what_is_rolled_back_is_no_news(project_id: str) -> None:
         publish_news(project_id, kind="run", object_id="run_1")
         transaction.set_rollback(True)
     assert find_newest(project_id) is None
+
+
+def test_what_is_gathered_is_told_of_after_commit(project_id: str) -> None:
+    first = publish(project_id, "run_0")
+    with transaction.atomic(), news_at_once():
+        publish_news(project_id, kind="trajectory", object_id="traj_1")
+        publish_news(project_id, kind="queue", object_id="queue_1")
+        assert find_newest(project_id) == first
+    assert [(one.number - first, one.kind) for one in list_news(project_id, since=first)] == [
+        (1, "trajectory"),
+        (2, "queue"),
+    ]
+    with transaction.atomic(), news_at_once():
+        publish_news(project_id, kind="queue", object_id="queue_1")
+        transaction.set_rollback(True)
+    assert find_newest(project_id) == first + 2
 
 
 def test_while_valkey_is_away_nothing_fails(project_id: str, settings: Settings) -> None:
