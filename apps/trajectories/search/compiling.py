@@ -4,7 +4,7 @@ The room above owns labels; here only the name of their relation is known.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
 from typing import Any
@@ -32,12 +32,13 @@ class Scope:
     """Where and when a search is asked: slugs and numbers are a project's, ages like 36h count back from `now`.
 
     `between`: only trajectories from the first id to the last are asked for, and they are few: so what hangs on others
-    need not be read.
+    need not be read. `looked_up`: by its SQL, the trajectories that a look-up named, None where they were too many.
     """
 
     project: Project
     now: datetime
     between: tuple[str, str] | None = None
+    looked_up: dict[str, frozenset[str] | None] = field(default_factory=dict)
 
 
 def narrow_rows(rows: TrajectoryQuerySet, query: Query, *, scope: Scope) -> TrajectoryQuerySet:
@@ -72,11 +73,19 @@ def _say(text: str, scope: Scope) -> Condition:
 
 def _among(rows: QuerySet[Any], scope: Scope) -> Condition:
     """Those that rows of a side table name: a few are looked up now, many are met on the way."""
-    if scope.between is None:
-        found = list(rows.order_by().values_list("trajectory_id", flat=True)[: FEW + 1])
-        if len(found) <= FEW:
-            return Q(pk__in=set(found))
+    if scope.between is None and (found := _look_up(rows, scope)) is not None:
+        return Q(pk__in=found)
     return _have(rows, scope)
+
+
+def _look_up(rows: QuerySet[Any], scope: Scope) -> frozenset[str] | None:
+    """Return the trajectories that the rows name, None where they are many. A page asks this twice: itself and for its
+    strip."""
+    name = str(rows.query)
+    if name not in scope.looked_up:
+        found = list(rows.order_by().values_list("trajectory_id", flat=True)[: FEW + 1])
+        scope.looked_up[name] = frozenset(found) if len(found) <= FEW else None
+    return scope.looked_up[name]
 
 
 def _have(rows: QuerySet[Any], scope: Scope) -> Exists:

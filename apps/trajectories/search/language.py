@@ -7,7 +7,7 @@ Knows which fields there are (`fields.py`), nothing of tables.
 """
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from apps.core.errors import InvalidInput
 from apps.core.texts import NUL_OR_HALF, is_storable
@@ -59,9 +59,10 @@ Term = Filter | Words
 
 @dataclass(frozen=True, kw_only=True)
 class Query:
-    """All terms must hold. No term: everything."""
+    """All terms must hold. No term: everything. `looked_up`: what asking it once has found out about its terms."""
 
     terms: tuple[Term, ...] = ()
+    looked_up: dict[str, frozenset[str] | None] = field(default_factory=dict, compare=False, repr=False)
 
     def __str__(self) -> str:
         return " ".join(map(print_term, self.terms))

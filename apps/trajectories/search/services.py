@@ -24,7 +24,7 @@ from apps.trajectories.search.language import Filter, Query, parse_query
 from apps.trajectories.sql_states import is_out_of_time
 
 PATIENCE_MS = 8_000
-DIRECT_MS = 120  # then an index does not serve the search
+DIRECT_MS = 90  # then an index does not serve the search
 WALK_MS = 100
 FIRST_STRETCH = 1000  # trajectories
 # Postgres does not know that ids sort by time: for what lies before an end it would walk past all that is younger. This
@@ -54,7 +54,8 @@ def find_matching(
         rows = rows.exclude(pk__in=hidden)
     if between is not None:
         rows = rows.filter(pk__gte=between[0], pk__lte=between[1])
-    return narrow_rows(rows, query, scope=Scope(project=project, now=now or timezone.now(), between=between))
+    scope = Scope(project=project, now=now or timezone.now(), between=between, looked_up=query.looked_up)
+    return narrow_rows(rows, query, scope=scope)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from django.core.management import call_command
 from django.db import connection
+from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from apps.accounts.models import Agent, ApiKey, Project
@@ -15,7 +16,8 @@ from apps.trajectories.bulk.models import TrajectoryTag
 from apps.trajectories.models import Step, Trajectory
 from apps.trajectories.recorder import fold_pending
 from apps.trajectories.search import compiling, services
-from apps.trajectories.search.services import TooSlow, patience, search
+from apps.trajectories.search.language import parse_query
+from apps.trajectories.search.services import TooSlow, find_matching, patience, search
 from apps.trajectories.search.words import PIECE, keep_words
 from tests.factories.accounts import AgentFactory
 from tests.factories.feedback import LabelFactory
@@ -193,6 +195,14 @@ def test_rare_and_frequent_words_are_found_alike(
     assert find(project, "zebra -two") == {"zebra one"}
     assert find(project, "unicorn") == set()
     assert find(project, "-unicorn") == {"zebra one", "zebra two", "horse three"}
+
+
+def test_a_query_that_is_asked_twice_looks_rare_words_up_once(project: Project, say: Callable[..., Trajectory]) -> None:
+    said, query = say("zebra one"), parse_query("zebra")
+    with CaptureQueriesContext(connection) as queries:
+        found = [set(find_matching(project=project, query=query)) for _ in range(2)]
+    assert found == [{said}, {said}]
+    assert sum("phraseto_tsquery" in each["sql"] for each in queries.captured_queries) == 1
 
 
 def test_what_is_older_than_the_search_is_indexed_once(project: Project, agent: Agent) -> None:
