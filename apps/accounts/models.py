@@ -18,6 +18,7 @@ from apps.core.redaction import BUILT_IN_NAMES
 
 KEY_PREFIX = "claw-"
 SLUG_MAX_LENGTH = 60
+EMAIL_MAX_LENGTH = 254
 SHOWN_DAYS = 30
 
 
@@ -61,7 +62,7 @@ class User(AbstractBaseUser, PermissionsMixin):
     """A person; logs in by e-mail."""
 
     id = models.CharField(primary_key=True, max_length=ID_MAX_LENGTH, default=new_user_id, editable=False)
-    email = models.EmailField(unique=True)
+    email = models.EmailField(max_length=EMAIL_MAX_LENGTH, unique=True)
     name = models.CharField(max_length=100, blank=True)
     is_active = models.BooleanField(default=True)
     is_staff = models.BooleanField(default=False)

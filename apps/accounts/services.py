@@ -318,8 +318,8 @@ def find_team(*, caller: Caller, team_id: str, role: Role = Role.VIEWER) -> Team
         raise NotFound(f"there is no team {team_id!r}")
     if caller.key is not None and not has.includes(role):
         raise Forbidden(
-            "a key belongs to one project, and this holds for all projects of the team: let an owner log in, or change "
-            "the project's own (PATCH /api/v1/projects/<slug>/limits, with a key of scope admin)"
+            "a key belongs to one project, and this holds for all projects of the team: let an owner log in (a "
+            "project's own limits are set by PATCH /api/v1/projects/<slug>/limits, with a key of scope admin)"
         )
     require_enough(caller, has, role)
     return team

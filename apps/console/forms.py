@@ -6,7 +6,7 @@ from django import forms
 from django.contrib.auth.forms import AuthenticationForm
 
 from apps.accounts.attempts import forget_failures, note_failure, seconds_to_wait
-from apps.accounts.models import Role, Scope
+from apps.accounts.models import EMAIL_MAX_LENGTH, Role, Scope
 from apps.console.templatetags.console import duration
 
 
@@ -66,7 +66,7 @@ class KeyForm(forms.Form):
 class PersonForm(forms.Form):
     """Somebody who is to join the team."""
 
-    email = forms.EmailField(label="E-mail")
+    email = forms.EmailField(max_length=EMAIL_MAX_LENGTH, label="E-mail")
     name = forms.CharField(max_length=100, required=False, label="Name")
     role = forms.ChoiceField(choices=Role.choices, initial=Role.REVIEWER, label="Role")
 

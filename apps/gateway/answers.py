@@ -16,8 +16,15 @@ from apps.gateway.call import ModelCall, read_refusal
 from apps.gateway.departure import Departure
 from apps.gateway.desk import Desk
 from apps.gateway.dialect import Json
-from apps.gateway.engines import EngineBrokenError, EngineRefusedError, EngineUnavailableError, Reply
-from apps.gateway.errors import ApiError, render_error, unavailable
+from apps.gateway.engines import (
+    EngineBrokenError,
+    EngineNonsenseError,
+    EngineRefusedError,
+    EngineUnavailableError,
+    Reply,
+)
+from apps.gateway.errors import ApiError, bad_answer, render_error, unavailable
+from apps.gateway.nonsense import NONSENSE, note_nonsense
 from apps.gateway.routes import EngineRoute, Snapshot
 from apps.gateway.sse import DONE, EventReader, comment
 
@@ -25,7 +32,6 @@ FIRST_SILENCE_S = 30.0  # until then an engine's failure can still be told by an
 SILENCE_S = 15.0
 _CLIENT_GONE = "the client closed the connection"
 _SHUTDOWN = "the gateway was stopped"
-NONSENSE = (LookupError, TypeError, AttributeError, ValueError)  # what reading raises that expects an answer
 
 
 def find_speakers(call: ModelCall, snapshot: Snapshot) -> list[EngineRoute]:
@@ -94,7 +100,7 @@ class _Answer:
         except EngineUnavailableError as fault:
             error = say_unavailable(fault)
         except EngineBrokenError as fault:
-            error = unavailable(f"The model cannot answer now: {fault}")
+            error = say_broken(fault)
         else:
             return await self._finish()
         return await self._refuse(scope, receive, error)
@@ -135,11 +141,14 @@ class WholeAnswer(_Answer):
             self.call.first_token_at = datetime.now(UTC)
             try:
                 answer: Json = orjson.loads(reply.first)
+                if answer.get("error"):  # some providers say so with a 200
+                    raise EngineBrokenError(_error_words(answer["error"]))
                 self.call.capture.take_whole(answer)
                 self.call.chat_answer = answer
                 self.call.response = orjson.dumps(self.call.voice.render_whole(answer))
             except NONSENSE as error:
-                raise EngineBrokenError(f"the engine's answer makes no sense: {error}") from error
+                self.call.forget_answer()
+                raise note_nonsense(error, engine=reply.engine) from error
 
     async def _finish(self) -> None:
         answer = self.call.response or b""
@@ -170,7 +179,7 @@ class StreamedAnswer(_Answer):
         try:
             await self._pass_on()
         except EngineBrokenError as error:
-            self._break_off(unavailable(str(error), code="engine_broken"), error)
+            self._break_off(say_broken(error), error)
         except EngineUnavailableError as error:
             self._break_off(say_unavailable(error), error)
         except EngineRefusedError as error:
@@ -199,7 +208,7 @@ class StreamedAnswer(_Answer):
             self.call.engine = reply.engine
             self.call.first_token_at = datetime.now(UTC)
             async for data in reply.chunks():
-                ready, fault = self._take_all(reader, data)
+                ready, fault = self._take_all(reader, data, engine=reply.engine)
                 if ready:
                     await self._write(ready)
                 if fault is not None:
@@ -208,7 +217,9 @@ class StreamedAnswer(_Answer):
             raise EngineBrokenError("the engine's answer ended too early")
         self._held += self.call.voice.render_end()
 
-    def _take_all(self, reader: EventReader, data: bytes) -> tuple[bytes, EngineBrokenError | None]:
+    def _take_all(
+        self, reader: EventReader, data: bytes, *, engine: EngineRoute
+    ) -> tuple[bytes, EngineBrokenError | None]:
         """Record what one read brought; return what may leave, up to the first fault."""
         ready: list[bytes] = []
         try:
@@ -217,7 +228,7 @@ class StreamedAnswer(_Answer):
         except EngineBrokenError as error:
             return b"".join(ready), error
         except NONSENSE as error:
-            return b"".join(ready), EngineBrokenError(f"the engine's answer makes no sense: {error}")
+            return b"".join(ready), note_nonsense(error, engine=engine)
         return b"".join(ready), None
 
     def _take(self, payload: bytes) -> bytes:
@@ -252,6 +263,13 @@ class StreamedAnswer(_Answer):
 
 def _error_words(error: object) -> str:
     return f"the engine gave up: {error.get('message') if isinstance(error, dict) else error}"
+
+
+def say_broken(fault: EngineBrokenError) -> ApiError:
+    """Return what a client is told when an answer began and came to nothing."""
+    if isinstance(fault, EngineNonsenseError):
+        return bad_answer(f"The model gave no answer: {fault}.")
+    return unavailable(f"The model cannot answer now: {fault}", code="engine_broken")
 
 
 def say_unavailable(fault: EngineUnavailableError) -> ApiError:

@@ -66,6 +66,7 @@ class ModelCall:
     response: bytes | None = None
     chat_answer: Json | None = None  # the whole answer as the engine gave it, less what we strip
     started_at: datetime = field(default_factory=lambda: datetime.now(UTC))
+    response_id: str = field(init=False)
     capture: AnswerCapture = field(init=False)
     voice: Voice = field(init=False)
     sampling: Json = field(init=False)
@@ -75,8 +76,8 @@ class ModelCall:
 
     def __post_init__(self) -> None:
         mark = UNCAPTURED if self.key.capture is not None and self.key.capture.is_off else ""
-        response_id = f"{self.dialect.id_prefix}{mark}{self.exchange_id.partition('_')[2]}"
-        self.capture, self.voice = self.dialect.open_answer(self.request, response_id=response_id)
+        self.response_id = f"{self.dialect.id_prefix}{mark}{self.exchange_id.partition('_')[2]}"
+        self.forget_answer()
         body, dropped = build_engine_body(self.request, self.dialect.exact_fields, version=self.version)
         self.prompt = Prompt(body.get("messages") or [], known=self.forms, template=self.version.template)
         if self.prompt.messages:
@@ -91,6 +92,11 @@ class ModelCall:
         if dropped := self.request.dropped | dropped:
             self.sampling["dropped"] = dropped
         self._note_mended()
+
+    def forget_answer(self) -> None:
+        """Make room for an answer: none has come, or what came was none."""
+        self.capture, self.voice = self.dialect.open_answer(self.request, response_id=self.response_id)
+        self.chat_answer = None
 
     def _note_mended(self) -> None:
         """Tell the client and the pool what the engine is asked in other words than the client's."""
@@ -212,7 +218,13 @@ class ModelCall:
         if self.request.chat_form is None:
             return {}
         form = {"chat_request": orjson.dumps(self.request.chat_form)}
-        return form | ({"chat_response": orjson.dumps(self.chat_answer)} if self.chat_answer is not None else {})
+        return form | ({"chat_response": self._write_chat_answer()} if self.chat_answer is not None else {})
+
+    def _write_chat_answer(self) -> bytes:
+        try:
+            return orjson.dumps(self.chat_answer)
+        except orjson.JSONEncodeError:  # it reads deeper than it writes: then only what we understand of it
+            return orjson.dumps(self.capture.render())
 
 
 def tell_names(names: Iterable[str]) -> str:

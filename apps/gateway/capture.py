@@ -135,11 +135,15 @@ class AnswerCapture:
         return is_worth_sending
 
     def take_whole(self, answer: Json) -> None:
-        """Record a whole answer and turn it into what the client gets."""
+        """Record a whole answer and turn it into what the client gets.
+
+        Raises LookupError and TypeError for one that is none, or that the pool could not read.
+        """
         self._take_head(answer, kind="chat.completion")
-        for choice in answer.get("choices") or []:
+        choices = _of_kind(list, answer["choices"])
+        for choice in choices:
             capture = self._choice(choice)
-            message = choice.get("message") or {}
+            message = _of_kind(dict, choice["message"])
             _take_said(capture, message)
             for index, call in enumerate(message.get("tool_calls") or ()):
                 _take_tool_call(capture, call, index=index)
@@ -148,6 +152,10 @@ class AnswerCapture:
                 choice["finish_reason"] = "tool_calls" if capture.tool_calls else "stop"
                 self._finish(capture, choice["finish_reason"])
             choice.pop("routed_experts", None)
+        if not choices or len(choices) != len(self.choices):
+            raise LookupError(
+                f"there are {len(choices)} choices, {len(self.choices)} of them with a place of their own"
+            )
 
     def render(self) -> Json:
         """Return what has come of a stream, in the non-streamed shape."""
@@ -200,7 +208,8 @@ class AnswerCapture:
         if type(created := answer.get("created")) is int:
             self.created = created
         self.created = self.created or int(time.time())
-        self.fingerprint = answer.get("system_fingerprint") or self.fingerprint
+        if fingerprint := answer.get("system_fingerprint"):
+            self.fingerprint = _of_kind(str, fingerprint)
         if _is_usage(usage := answer.get("usage")):
             self.usage = usage
         if (prompt_ids := answer.get("prompt_token_ids")) is not None:
@@ -217,7 +226,11 @@ class AnswerCapture:
         answer.setdefault("object", kind)
 
     def _choice(self, choice: Json) -> ChoiceCapture:
-        index = _of_kind(int, choice.get("index") or 0)
+        index = choice.get("index")
+        if index is None:
+            index = choice["index"] = 0
+        if not 0 <= _of_kind(int, index) < self.n_choices:
+            raise LookupError(f"there is a choice {index}, where {self.n_choices} were asked for")
         if (capture := self.choices.get(index)) is None:
             capture = self.choices[index] = ChoiceCapture()
         return capture
@@ -240,7 +253,7 @@ class AnswerCapture:
         if finish_reason is not None:
             self._finish(capture, _of_kind(str, finish_reason))
             stop = choice.get("stop_reason")
-            capture.stop_reason = stop if isinstance(stop, int | str) else None
+            capture.stop_reason = stop if stop != "" and isinstance(stop, int | str) else None
         shown = (ids and self.wishes.token_ids) or (logprobs and self.wishes.logprobs)
         return finish_reason is not None or bool(shown)
 
@@ -271,7 +284,16 @@ def _is_usage(usage: Any) -> bool:
     for part, name in _DETAILS:
         details = usage.get(part) or {}
         found.append(details.get(name) if isinstance(details, dict) else part)
-    return all(type(count) in {int, NoneType} for count in found)
+    return all(type(count) in {int, NoneType} for count in found) and _is_writable(usage)
+
+
+def _is_writable(value: Any) -> bool:
+    """Whether what was read can be written: orjson reads deeper than it writes."""
+    try:
+        orjson.dumps(value)
+    except orjson.JSONEncodeError:
+        return False
+    return True
 
 
 def _of_kind(kind: type[T], value: Any) -> T:

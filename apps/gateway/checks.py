@@ -3,6 +3,8 @@
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+import orjson
+
 from apps.gateway.errors import ApiError, bad_request
 
 MAX_CHOICES = 64
@@ -62,6 +64,14 @@ def refuse_fields(body: Mapping[str, Any], advices: Mapping[str, str]) -> None:
     if body.get("prompt_logprobs") is not None:  # 0 asks for them too; vLLM's CPU engine dies of it (decision 8)
         message = f"`prompt_logprobs` is not supported: {_PROMPT_LOGPROBS}."
         raise bad_request(message, param="prompt_logprobs", code="unsupported_parameter")
+
+
+def dump_body(body: Mapping[str, Any]) -> bytes:
+    """Return the body for an engine; raises ApiError (400) for one that is nested too deeply to be written."""
+    try:
+        return orjson.dumps(body)
+    except orjson.JSONEncodeError as error:
+        raise bad_request("The body is nested too deeply.", code="invalid_json") from error
 
 
 def wrong(name: str, what: str) -> ApiError:

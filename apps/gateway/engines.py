@@ -21,7 +21,14 @@ from apps.gateway.engine_places import find_places, find_provider_places
 from apps.gateway.engine_wire import UnreachedError, Wire, WireError, Wires
 from apps.gateway.routes import EngineRoute
 
-__all__ = ["EngineBrokenError", "EngineRefusedError", "EngineUnavailableError", "Engines", "Reply"]
+__all__ = [
+    "EngineBrokenError",
+    "EngineNonsenseError",
+    "EngineRefusedError",
+    "EngineUnavailableError",
+    "Engines",
+    "Reply",
+]
 
 log = structlog.get_logger(__name__)
 
@@ -44,6 +51,10 @@ class EngineRefusedError(Exception):
 
 class EngineBrokenError(Exception):
     """The engine's answer broke off, or is none."""
+
+
+class EngineNonsenseError(EngineBrokenError):
+    """The engine's answer is none: it came whole, and nobody can read it."""
 
 
 class _PassingFaultError(Exception):
@@ -114,7 +125,7 @@ class Engines:
 
         Calls of one `session` go to the same engine while it can take them, others to the least busy. While none can,
         the call waits in a line in which projects take turns.
-        Raises EngineRefusedError and EngineUnavailableError (EnginesBusyError among them).
+        Raises EngineRefusedError, EngineNonsenseError and EngineUnavailableError (EnginesBusyError among them).
         """
         session = f"{project_id}/{session}" if session else ""
         wanted = Wanted(find_engines=find_engines, session=session, project_id=project_id, version_id=version_id)
@@ -203,7 +214,7 @@ def _raise_for_status(engine: EngineRoute, wire: Wire, body: bytes) -> None:
             code="engine_misconfigured",
         )
     if status < 400:
-        raise EngineUnavailableError(f"the engine answered {status}, where only 200 is an answer", code="engine_broken")
+        raise EngineNonsenseError(f"the engine answered {status}, where only 200 is an answer")
     # vLLM's 404: it has lost the adapter (a restart), which the reconciling task puts back; or it lacks the path.
     is_lost = status == 404 and not engine.is_provider and _NO_PATH.search(body) is None
     is_passing = status in {408, 425, 429} or is_lost

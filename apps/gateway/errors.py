@@ -69,6 +69,11 @@ def unavailable(message: str, *, code: str = "engine_unavailable", retry_after_s
     return ApiError(message, status=503, code=code, kind="server_error", headers=headers)
 
 
+def bad_answer(message: str) -> ApiError:
+    """A part behind us answered what is no answer; whether it will the next time nobody knows."""
+    return ApiError(message, status=502, code="engine_broken", kind="server_error")
+
+
 def render_openai(error: ApiError) -> dict[str, Any]:
     """Return the error's body in OpenAI's shape."""
     return {"error": {"message": error.message, "type": error.kind, "param": error.param, "code": error.code}}

@@ -9,6 +9,7 @@ import re
 from asyncio.events import TimerHandle
 
 import structlog
+from starlette.types import Receive, Scope, Send
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 log = structlog.get_logger(__name__)
@@ -20,7 +21,11 @@ PROBE_EVERY_S = 0.25
 _INTERIM = b"HTTP/1.1 100 Continue\r\n\r\n"  # every client has to skip it, however often it comes
 _UPGRADE = re.compile(rb"\r\nupgrade:([^\r\n]*)", re.IGNORECASE)
 _TIMEOUT = b"HTTP/1.1 408 Request Timeout\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
-_TOO_LARGE = b"HTTP/1.1 431 Request Header Fields Too Large\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
+_TOO_LARGE_WORDS = b"The request's address and headers are larger than %d KiB together.\n" % (MAX_HEAD_BYTES // 1024)
+_TOO_LARGE = b"HTTP/1.1 431 Request Header Fields Too Large\r\nconnection: close\r\ncontent-length: %d\r\n\r\n%b" % (
+    len(_TOO_LARGE_WORDS),
+    _TOO_LARGE_WORDS,
+)
 
 
 def hide_upgrade(data: bytes) -> bytes:
@@ -35,6 +40,14 @@ def hide_upgrade(data: bytes) -> bytes:
     if found is None or (data.startswith(b"GET ") and found[1].strip().lower() == b"websocket"):
         return data
     return _UPGRADE.sub(rb"\r\nx-upgrade:\1", head) + data[len(head) :]
+
+
+async def refuse_head(_scope: Scope, _receive: Receive, send: Send) -> None:
+    """Answer, as an ASGI application, a head that came whole and is too large: before anybody asks who sends it."""
+    length = b"%d" % len(_TOO_LARGE_WORDS)
+    headers = [(b"connection", b"close"), (b"content-length", length), (b"content-type", b"text/plain")]
+    await send({"type": "http.response.start", "status": 431, "headers": headers})
+    await send({"type": "http.response.body", "body": _TOO_LARGE_WORDS})
 
 
 class GuardedProtocol(HttpToolsProtocol):
@@ -76,9 +89,9 @@ class GuardedProtocol(HttpToolsProtocol):
     def data_received(self, data: bytes) -> None:
         if self.cycle is None or not self.cycle.more_body:
             data = hide_upgrade(data)
+            self._n_head_bytes += len(data)
         super().data_received(data)
         if self._is_in_head:  # most heads come whole and need no clock
-            self._n_head_bytes += len(data)
             if self._head_clock is None:
                 self._head_clock = self.loop.call_later(HEAD_S, self._end_head)
             if self._n_head_bytes > MAX_HEAD_BYTES and not self.transport.is_closing():
@@ -89,6 +102,9 @@ class GuardedProtocol(HttpToolsProtocol):
         self._is_in_head = True
 
     def on_headers_complete(self) -> None:
+        if self._n_head_bytes > MAX_HEAD_BYTES and self._measure_head() > MAX_HEAD_BYTES:  # else it was a body's start
+            log.warning("client.cut_off", client=str(self.client), reason="head too large")
+            self.app = refuse_head  # for good: this answer ends the connection
         self._is_in_head = False
         self._n_head_bytes = 0
         if self._head_clock is not None:
@@ -114,6 +130,9 @@ class GuardedProtocol(HttpToolsProtocol):
         if self._stall_clock is not None and not self.transport.is_closing():
             self._stall_clock.cancel()
             self._stall_clock = None
+
+    def _measure_head(self) -> int:
+        return len(self.url) + sum(len(name) + len(value) for name, value in self.headers)
 
     def _probe(self) -> None:
         self._probe_clock = None

@@ -114,7 +114,7 @@ def _has_values(plain: str, arguments: str) -> bool:
     """Whether a call's keys and values are there one by one: not all models write calls in JSON."""
     try:
         values = list(_walk(orjson.loads(arguments)))
-    except orjson.JSONDecodeError:
+    except (orjson.JSONDecodeError, RecursionError):
         return False
     return all(any(_plain(spelling) in plain for spelling in _spellings(value)) for value in values)
 
@@ -166,7 +166,7 @@ def _without_calls(left: str, calls: Sequence[tuple[str, str]]) -> str:
 
 
 def _spell_values(arguments: str) -> Iterator[str]:
-    with contextlib.suppress(orjson.JSONDecodeError):
+    with contextlib.suppress(orjson.JSONDecodeError, RecursionError):
         for value in _walk(orjson.loads(arguments)):
             yield from map(_spell, _spellings(value))
 

@@ -66,7 +66,8 @@ class ServedModel:
 def _read_model(item: Mapping[str, Any]) -> ServedModel:
     length = item.get("max_model_len")
     is_told = isinstance(length, int) and 0 < length < _LONGEST
-    return ServedModel(name=str(item["id"]), parent=item.get("parent") or "", max_model_len=length if is_told else None)
+    parent = str(item.get("parent") or "")
+    return ServedModel(name=str(item["id"]), parent=parent, max_model_len=length if is_told else None)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -204,16 +205,16 @@ class EngineClient:
         try:
             message = answer["choices"][0]["message"]
             text = message.get("content")
-            n_tokens = (answer.get("usage") or {}).get("total_tokens") or 0
-        except (KeyError, IndexError, TypeError, AttributeError) as error:
+            n_tokens = int((answer.get("usage") or {}).get("total_tokens") or 0)
+        except (KeyError, IndexError, TypeError, AttributeError, ValueError, OverflowError) as error:
             raise EngineNonsense(f"{self.said} answered a chat in an unknown shape") from error
-        return ChatAnswer(text=text if isinstance(text, str) else "", message=message, n_tokens=int(n_tokens))
+        return ChatAnswer(text=text if isinstance(text, str) else "", message=message, n_tokens=n_tokens)
 
     def _call_json(self, method: str, path: str, body: dict[str, Any] | None = None, *, read_s: float) -> Any:
         content = self._call(method, path, body, read_s=read_s)
         try:
             return json.loads(content)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise EngineNonsense(f"{self.said} ({path}) did not answer in JSON") from error
 
     def _call(self, method: str, path: str, body: dict[str, Any] | None = None, *, read_s: float) -> bytes:
@@ -296,7 +297,7 @@ def _read_reason(content: bytes) -> str:
     text = content[:500].decode(errors="replace")
     try:
         body = json.loads(content)
-    except ValueError:
+    except (ValueError, RecursionError):
         return text
     if isinstance(body, dict):
         error = body.get("error", body)

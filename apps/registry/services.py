@@ -16,6 +16,7 @@ from apps.core.errors import Conflict, InvalidInput
 from apps.core.jobs import queue_task
 from apps.core.live import publish_news
 from apps.core.notices import ROUTES_CHANGED, notify_processes
+from apps.core.outward import split_url
 from apps.registry.models import Alias, AliasName, Engine, EngineState, Policy, Version, VersionKind, VersionState
 
 THE_PLATFORM = "platform"
@@ -79,8 +80,13 @@ def _create_policy(*, project: Project, slug: str, base_model: str, base_model_d
 
 
 def register_engine(*, base_url: str) -> Engine:
-    """Return the engine at `base_url` (without /v1), made or switched on; its health is learned by `reconcile`."""
+    """Return the engine at `base_url` (without /v1), made or switched on; its health is learned by `reconcile`.
+
+    Raises InvalidInput for what is no address.
+    """
     base_url = base_url.rstrip("/").removesuffix("/v1")
+    if split_url(base_url, field="base_url").query:
+        raise InvalidInput("an engine's address holds no ?", field="base_url")
     engine, is_new = Engine.objects.get_or_create(base_url=base_url, project=None)
     if is_new or not engine.is_enabled:
         Engine.objects.filter(pk=engine.pk).update(is_enabled=True)

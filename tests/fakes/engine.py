@@ -56,7 +56,7 @@ class Script:
     n_cached: int | None = None  # prompt tokens out of the prefix cache, when it tells
     pause_s: float = 0.0  # before each chunk
     first_pause_s: float = 0.0
-    nonsense: object = None  # what it answers instead
+    nonsense: object = None  # what it answers instead, in JSON; bytes as they are
     failures: list[int | str] = field(default_factory=list)  # a status, or "drop": one for each coming request
     break_after: int | None = None  # chunks, then the connection breaks
     error_after: int | None = None  # chunks, then an error event
@@ -136,6 +136,8 @@ class FakeEngine:
             return _error("overloaded", status=int(self.script.failures.pop(0)))
         if fault := find_template_fault(body["messages"], self.script.template):
             return _error(fault)
+        if self.script.nonsense is not None:
+            return web.Response(body=self._nonsense())
         self.counted.append(body)
         n_tokens = 10 * len(body["messages"]) + 100 * len(body.get("tools") or ())
         return web.json_response({"count": n_tokens, "max_model_len": 2048, "tokens": [7] * n_tokens})
@@ -148,6 +150,8 @@ class FakeEngine:
             return _error("overloaded", status=int(self.script.failures.pop(0)))
         if len(str(body["input"])) > self.script.max_prompt_chars:
             return _error("This model's maximum context length is 2048 tokens.", param="input_tokens")
+        if self.script.nonsense is not None:
+            return web.Response(body=self._nonsense())
         self.counted.append(body)
         await asyncio.sleep(self.script.first_pause_s)
         return web.json_response(
@@ -175,8 +179,8 @@ class FakeEngine:
         if refusal := self._find_refusal(body):
             return refusal
         if self.script.nonsense is not None:
-            text = json.dumps(self.script.nonsense)
-            return web.Response(text=f"data: {text}\n\n" if body.get("stream") else text)
+            nonsense = self._nonsense()
+            return web.Response(body=b"data: %b\n\n" % nonsense if body.get("stream") else nonsense)
         call = self._sample(body, dict(request.headers))
         call.peer_port = request.get_extra_info("peername")[1]
         self.calls.append(call)
@@ -189,6 +193,10 @@ class FakeEngine:
         except (asyncio.CancelledError, ConnectionError):
             call.is_cancelled = True
             raise
+
+    def _nonsense(self) -> bytes:
+        nonsense = self.script.nonsense
+        return nonsense if isinstance(nonsense, bytes) else json.dumps(nonsense).encode()
 
     def _find_refusal(self, body: Json) -> web.Response | None:
         """Return what vLLM says of a request that is too long or that its chat template cannot render."""

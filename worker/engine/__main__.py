@@ -17,7 +17,9 @@ from worker.engine.launch import (
 )
 from worker.engine.process import run_to_the_end
 
-CPU_NICENESS = 10  # without a GPU, engine and trainer share the cores, and vLLM's workers spin between calls
+# Without a GPU, engine and trainer share the cores, and vLLM's workers spin between calls. A start yields to nobody: at
+# this niceness one on a busy machine took more than ten minutes instead of half a minute.
+CPU_NICENESS = 10
 
 
 def parse_settings(arguments: list[str] | None = None) -> EngineSettings:
@@ -43,11 +45,13 @@ def main() -> int:
     """Serve until told to stop; return vLLM's exit code."""
     settings = parse_settings()
     argv, environment = build_command(settings, python=sys.executable, base_env=dict(os.environ))
+    watch = HealthWatch(settings.port)
     return run_to_the_end(
         argv,
         environment,
         niceness=CPU_NICENESS if settings.device == "cpu" else 0,
-        is_dead=HealthWatch(settings.port).is_dead,
+        is_up=lambda: watch.was_well,
+        is_dead=watch.is_dead,
         ask_every_s=ASK_EVERY_S,
     )
 

@@ -11,12 +11,12 @@ DEAD_AFTER_S = 30.0  # of nothing but bad answers, once there was a good one
 
 
 class HealthWatch:
-    """Asks the `/health` of the server on a port of this host."""
+    """Asks the `/health` of the server on a port of this host. `was_well`: there was a good answer."""
 
     def __init__(self, port: int, *, dead_after_s: float = DEAD_AFTER_S) -> None:
         self._port = port
         self._dead_after_s = dead_after_s
-        self._was_well = False
+        self.was_well = False
         self._bad_since: float | None = None
 
     def is_dead(self) -> bool:
@@ -24,7 +24,7 @@ class HealthWatch:
         if not self._is_bad():
             self._bad_since = None
             return False
-        if not self._was_well:
+        if not self.was_well:
             return False
         now = time.monotonic()
         self._bad_since = self._bad_since or now
@@ -41,5 +41,5 @@ class HealthWatch:
             return True
         finally:
             connection.close()
-        self._was_well = self._was_well or not is_bad
+        self.was_well = self.was_well or not is_bad
         return is_bad

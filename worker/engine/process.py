@@ -14,7 +14,7 @@ from pathlib import Path
 
 from worker.parent import end_with_parent
 
-AUTOGROUP = Path("/proc/self/autogroup")
+AUTOGROUP = "/proc/{pid}/autogroup"
 
 
 def run_to_the_end(
@@ -22,23 +22,24 @@ def run_to_the_end(
     environment: dict[str, str],
     *,
     niceness: int = 0,
+    is_up: Callable[[], bool] = lambda: True,
     is_dead: Callable[[], bool] = lambda: False,
     ask_every_s: float = 5.0,
 ) -> int:
     """Run the command in a session of its own, pass signals on, and return its exit code as a shell would.
 
-    `niceness`: how much the command yields to others that want the same cores (0 to 19). Whatever is left of its
-    session's first group when it has ended is killed; so is all of it once `is_dead` says that it does nothing any
-    more. If we are killed ourselves, the kernel tells it to stop.
+    `niceness`: how much the command yields to others that want the same cores (0 to 19), once `is_up` says that it has
+    started: a start that yields to everybody may take for ever. Whatever is left of its session's first group when it
+    has ended is killed; so is all of it once `is_dead` says that it does nothing any more. If we are killed ourselves,
+    the kernel tells it to stop.
     """
-    dies_with_us = end_with_parent(signal.SIGTERM)
-
-    def prepare() -> None:
-        if dies_with_us is not None:
-            dies_with_us()
-        be_nice(niceness)
-
-    child = subprocess.Popen(argv, env=environment, start_new_session=True, preexec_fn=prepare)  # noqa: PLW1509 - no thread runs yet
+    child = subprocess.Popen(
+        argv,
+        env=environment,
+        start_new_session=True,
+        preexec_fn=end_with_parent(signal.SIGTERM),  # noqa: PLW1509 - no thread runs yet
+    )
+    has_yielded = not niceness
 
     def pass_on(number: int, _frame: object) -> None:
         child.send_signal(number)
@@ -49,6 +50,9 @@ def run_to_the_end(
         if is_dead():
             sys.stderr.write("worker.engine: the server lives and its engine is dead: both are ended\n")
             _kill_group(child.pid)
+        elif not has_yielded and is_up():
+            has_yielded = True
+            have_yield(child.pid, niceness)
     _kill_group(child.pid)
     return code if code >= 0 else 128 - code
 
@@ -65,8 +69,12 @@ def _kill_group(leader: int) -> None:
         os.killpg(leader, signal.SIGKILL)
 
 
-def be_nice(niceness: int) -> None:
-    """Yield to others from now on. Linux may weigh whole sessions first, and a process's own niceness only within."""
-    os.nice(niceness)
+def have_yield(leader: int, niceness: int) -> None:
+    """Have all of a session's first group, and what it starts, yield to others from now on.
+
+    Linux may weigh whole sessions first, and a process's own niceness only within.
+    """
+    with suppress(ProcessLookupError):
+        os.setpriority(os.PRIO_PGRP, leader, os.getpriority(os.PRIO_PROCESS, 0) + niceness)
     with suppress(OSError):
-        AUTOGROUP.write_text(str(niceness), encoding="ascii")
+        Path(AUTOGROUP.format(pid=leader)).write_text(str(niceness), encoding="ascii")

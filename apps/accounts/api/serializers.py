@@ -1,6 +1,6 @@
-"""Shapes of projects, agents, keys and their policies in the REST API.
+"""Shapes of people, projects, agents, keys and their policies in the REST API.
 
-A key's secret is shown once, by the request that makes it.
+A key's secret and a person's first password are shown once, by the request that makes them.
 """
 
 from typing import Any
@@ -8,7 +8,17 @@ from typing import Any
 from rest_framework import serializers
 
 from apps.accounts.limited import HIGHEST_LIMIT
-from apps.accounts.models import Agent, ApiKey, CaptureMode, PassedCalls, Project, Scope
+from apps.accounts.models import (
+    EMAIL_MAX_LENGTH,
+    Agent,
+    ApiKey,
+    CaptureMode,
+    Membership,
+    PassedCalls,
+    Project,
+    Role,
+    Scope,
+)
 from apps.core.redaction import BUILT_IN_NAMES, LONGEST_PATTERN
 from apps.core.serializers import StrictSerializer
 
@@ -70,6 +80,42 @@ class AgentListSerializer(serializers.Serializer[Any]):
 
 class KeyListSerializer(serializers.Serializer[Any]):
     items = KeySerializer(many=True)
+
+
+class MemberSerializer(serializers.ModelSerializer[Membership]):
+    id = serializers.CharField(source="user_id", read_only=True, help_text="the person's")
+    email = serializers.EmailField(source="user.email", read_only=True)
+    name = serializers.CharField(source="user.name", read_only=True)
+    added_at = serializers.DateTimeField(source="created_at", read_only=True)
+
+    class Meta:
+        model = Membership
+        fields = ["id", "email", "name", "role", "added_at"]
+        read_only_fields = fields
+
+
+class NewMemberSerializer(MemberSerializer):
+    """The only answer that holds the first password."""
+
+    first_password = serializers.CharField(
+        read_only=True, help_text='pass it on, they can change it; "" for a person who has an account'
+    )
+
+    class Meta(MemberSerializer.Meta):
+        fields = [*MemberSerializer.Meta.fields, "first_password"]
+
+
+class MemberListSerializer(serializers.Serializer[Any]):
+    items = MemberSerializer(many=True)
+
+
+class RoleBodySerializer(StrictSerializer):
+    role = serializers.ChoiceField(choices=Role.choices)
+
+
+class MemberBodySerializer(RoleBodySerializer):
+    email = serializers.EmailField(max_length=EMAIL_MAX_LENGTH)
+    name = serializers.CharField(max_length=100, allow_blank=True, default="", help_text="of a person without account")
 
 
 class AgentBodySerializer(StrictSerializer):

@@ -6,6 +6,8 @@ from apps.accounts.api import views
 
 urlpatterns = [
     path("projects", views.ProjectsView.as_view(), name="api-projects"),
+    path("teams/<str:team_id>/members", views.MembersView.as_view(), name="api-members"),
+    path("teams/<str:team_id>/members/<str:user_id>", views.MemberView.as_view(), name="api-member"),
     path("agents", views.AgentsView.as_view(), name="api-agents"),
     path("agents/<str:agent_id>/keys", views.KeysView.as_view(), name="api-keys"),
     path("keys/<str:key_id>/disable", views.DisableKeyView.as_view(), name="api-disable-key"),

@@ -1,4 +1,4 @@
-"""Projects, agents, keys and their policies over REST."""
+"""People, projects, agents, keys and their policies over REST."""
 
 from typing import Any
 
@@ -21,9 +21,14 @@ from apps.accounts.api.serializers import (
     KeyListSerializer,
     KeySerializer,
     LimitsSerializer,
+    MemberBodySerializer,
+    MemberListSerializer,
+    MemberSerializer,
     NewKeySerializer,
+    NewMemberSerializer,
     ProjectListSerializer,
     ProjectSerializer,
+    RoleBodySerializer,
 )
 from apps.accounts.models import ApiKey, CaptureMode, Project, Role, Scope, Team
 from apps.core.errors import InvalidInput
@@ -38,6 +43,56 @@ class ProjectsView(APIView):
         """List projects by name; a key sees its own."""
         projects = services.list_projects(caller=caller_of(request))
         return Response({"items": ProjectSerializer(projects, many=True).data})
+
+
+class MembersView(APIView):
+    """Who is in a team."""
+
+    @extend_schema(responses=MemberListSerializer)
+    def get(self, request: Request, team_id: str) -> Response:
+        """List the team's members by e-mail."""
+        team = services.find_team(caller=caller_of(request), team_id=team_id)
+        return Response({"items": MemberSerializer(services.list_members(team), many=True).data})
+
+    @extend_schema(request=MemberBodySerializer, responses={201: NewMemberSerializer})
+    def post(self, request: Request, team_id: str) -> Response:
+        """Add a person. Who has no account gets one; its first password is in this answer and nowhere else."""
+        caller = caller_of(request)
+        body = read_fields(MemberBodySerializer, request.data)
+        team = services.find_team(caller=caller, team_id=team_id, role=Role.OWNER)
+        role = Role(body.pop("role"))
+        member, first_password = services.invite_person(team=team, role=role, actor=caller.name, **body)
+        shown = {**MemberSerializer(member).data, "first_password": first_password}
+        return Response(shown, status=status.HTTP_201_CREATED, headers={"Cache-Control": "no-store"})
+
+
+class MemberView(APIView):
+    """One person in a team."""
+
+    @extend_schema(responses=MemberSerializer)
+    def get(self, request: Request, team_id: str, user_id: str) -> Response:
+        """Return the member."""
+        team = services.find_team(caller=caller_of(request), team_id=team_id)
+        return Response(MemberSerializer(services.find_member(team=team, user_id=user_id)).data)
+
+    @extend_schema(request=RoleBodySerializer, responses=MemberSerializer)
+    def patch(self, request: Request, team_id: str, user_id: str) -> Response:
+        """Give the member another role; a team keeps an owner."""
+        caller = caller_of(request)
+        body = read_fields(RoleBodySerializer, request.data)
+        team = services.find_team(caller=caller, team_id=team_id, role=Role.OWNER)
+        member = services.find_member(team=team, user_id=user_id)
+        services.change_role(member, role=Role(body["role"]), actor=caller.name)
+        member.refresh_from_db(fields=["role"])
+        return Response(MemberSerializer(member).data)
+
+    @extend_schema(responses={204: None})
+    def delete(self, request: Request, team_id: str, user_id: str) -> Response:
+        """Take the person out of the team; what they said and made stays. A team keeps an owner."""
+        caller = caller_of(request)
+        team = services.find_team(caller=caller, team_id=team_id, role=Role.OWNER)
+        services.remove_member(services.find_member(team=team, user_id=user_id), actor=caller.name)
+        return Response(status=status.HTTP_204_NO_CONTENT)
 
 
 class AgentsView(APIView):

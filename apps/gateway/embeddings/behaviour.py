@@ -5,18 +5,20 @@ path.
 """
 
 import base64
-import struct
+from array import array
 from typing import Any
 
 import orjson
 
-from apps.gateway.answers import NONSENSE, say_unavailable
+from apps.gateway.answers import say_broken, say_unavailable
 from apps.gateway.call import read_refusal
+from apps.gateway.checks import dump_body
 from apps.gateway.desk import Desk
 from apps.gateway.dialect import Json
 from apps.gateway.embeddings.shapes import EmbeddingsRequest
-from apps.gateway.engines import EngineRefusedError, EngineUnavailableError
-from apps.gateway.errors import ApiError, unavailable
+from apps.gateway.engines import EngineBrokenError, EngineRefusedError, EngineUnavailableError, Reply
+from apps.gateway.errors import ApiError
+from apps.gateway.nonsense import NONSENSE, note_nonsense
 from apps.gateway.provider_form import make_provider_body
 from apps.gateway.routes import KeyRoute, VersionRoute
 
@@ -38,28 +40,39 @@ async def fetch_embeddings(desk: Desk, key: KeyRoute, request: EmbeddingsRequest
             project_id=key.project_id,
             version_id=version.id,
         ) as reply:
-            return _render(orjson.loads(reply.first), request), version
+            return _read_answer(reply, request), version
     except EngineRefusedError as refusal:
         if refusal.status in {404, 405}:
             raise _not_served(request.model) from refusal
         raise _name_input(read_refusal(refusal.status, refusal.body)) from refusal
     except EngineUnavailableError as fault:
         raise say_unavailable(fault) from fault
-    except (*NONSENSE, struct.error) as error:
-        raise unavailable(f"The engine's answer makes no sense: {error}", code="engine_broken") from error
+    except EngineBrokenError as fault:
+        raise say_broken(fault) from fault
 
 
 def _dump_body(request: EmbeddingsRequest, version: VersionRoute) -> bytes:
-    body = {**request.engine_body, "model": version.engine_name}
+    body: Json = {**request.engine_body, "model": version.engine_name}
     if version.is_text_only:
         body, _ = make_provider_body(body, asked=request.engine_body)
-    return orjson.dumps(body)
+    return dump_body(body)
+
+
+def _read_answer(reply: Reply, request: EmbeddingsRequest) -> Json:
+    """Return the engine's answer in the client's words; raises EngineNonsenseError."""
+    try:
+        return _render(orjson.loads(reply.first), request)
+    except NONSENSE as error:
+        raise note_nonsense(error, engine=reply.engine) from error
 
 
 def _render(answer: Json, request: EmbeddingsRequest) -> Json:
+    vectors = {item.get("index", place): item["embedding"] for place, item in enumerate(answer["data"])}
+    if sorted(vectors) != list(range(request.n_inputs)):
+        raise ValueError(f"{len(vectors)} vectors for {request.n_inputs} inputs")
     data = [
-        {"object": "embedding", "index": item.get("index", place), "embedding": _encode(item["embedding"], request)}
-        for place, item in enumerate(answer["data"])
+        {"object": "embedding", "index": place, "embedding": _encode(vector, request)}
+        for place, vector in sorted(vectors.items())
     ]
     usage = answer.get("usage") or {}
     n_tokens = int(usage.get("prompt_tokens") or 0)
@@ -67,14 +80,13 @@ def _render(answer: Json, request: EmbeddingsRequest) -> Json:
     return {"object": "list", "data": data, "model": request.model, "usage": counted}
 
 
-def _encode(embedding: Any, request: EmbeddingsRequest) -> Any:
-    """Return the vector as the client wants it. Base64 holds 32-bit floats, the low byte first."""
-    if isinstance(embedding, str) == request.is_base64:
-        return embedding
-    if request.is_base64:
-        return base64.b64encode(struct.pack(f"<{len(embedding)}f", *embedding)).decode()
-    data = base64.b64decode(embedding, validate=True)
-    return struct.unpack(f"<{len(data) // 4}f", data)
+def _encode(vector: Any, request: EmbeddingsRequest) -> str | list[float]:
+    """Return the vector as the client wants it. Base64 holds 32-bit floats, the low byte first, as our machines do."""
+    if isinstance(vector, str):
+        numbers = array("f", base64.b64decode(vector, validate=True))
+        return vector if request.is_base64 else numbers.tolist()
+    numbers = array("f", vector)  # also where it goes on as it is: only what holds numbers and nothing else is a vector
+    return base64.b64encode(numbers.tobytes()).decode() if request.is_base64 else vector
 
 
 def _name_input(error: ApiError) -> ApiError:

@@ -27,5 +27,5 @@ class Embeddings(UnkeptEndpoint):
             with Departure(receive):
                 answer, version = await fetch_embeddings(self.desk, key, request)
             n_used = answer["usage"]["total_tokens"]
-        told = name_request(request_id) | {"x-claw-version": version.label} | admission.state.openai_headers()
+        told = name_request(request_id) | {"x-claw-version": version.label} | admission.state.headers("embeddings")
         return Response(orjson.dumps(answer), headers=told, media_type="application/json")

@@ -38,6 +38,7 @@ class EmbeddingsRequest:
 
     model: str
     engine_body: Json
+    n_inputs: int
     is_base64: bool
 
 
@@ -46,18 +47,23 @@ def read_embeddings_request(raw: bytes) -> EmbeddingsRequest:
     body = read_json(raw)
     refuse_unknown(body, KNOWN)
     check_fields(body, _CHECKS)
-    _check_input(body.get("input"))
-    return EmbeddingsRequest(body["model"], keep_meaningful(body), body.get("encoding_format") == BASE64)
+    return EmbeddingsRequest(
+        model=body["model"],
+        engine_body=keep_meaningful(body),
+        n_inputs=_count_inputs(body.get("input")),
+        is_base64=body.get("encoding_format") == BASE64,
+    )
 
 
-def _check_input(given: Any) -> None:
-    """A text, token ids, or a list of either."""
+def _count_inputs(given: Any) -> int:
+    """Return how many vectors this asks for: a text, token ids, or a list of either. Raises ApiError (400)."""
     if given in (None, "", []):
         raise wrong("input", "must not be empty" if given is not None else "is required")
     if isinstance(given, str) or is_token_ids(given):
-        return
+        return 1
     if not isinstance(given, list):
         raise wrong("input", "must be a string, a list of token ids, or a list of either")
     for index, one in enumerate(given):
         if not (isinstance(one, str) and one) and not is_token_ids(one):
             raise wrong(f"input[{index}]", "must be a string that is not empty, or a list of token ids")
+    return len(given)

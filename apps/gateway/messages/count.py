@@ -5,52 +5,53 @@ Nothing is generated and nothing kept. Knows no sockets.
 
 import orjson
 
+from apps.gateway.answers import say_broken, say_unavailable
 from apps.gateway.call import read_refusal
+from apps.gateway.checks import dump_body
 from apps.gateway.desk import Desk
 from apps.gateway.dialect import Json
 from apps.gateway.endpoint import find_version
-from apps.gateway.engines import EngineBrokenError, EngineRefusedError, EngineUnavailableError
-from apps.gateway.errors import ApiError, bad_request, unavailable
-from apps.gateway.messages.shapes import read_count_request
+from apps.gateway.engines import EngineBrokenError, EngineRefusedError, EngineUnavailableError, Reply
+from apps.gateway.errors import ApiError
+from apps.gateway.nonsense import NONSENSE, note_nonsense
 from apps.gateway.prompt_form import Prompt
 from apps.gateway.routes import KeyRoute, VersionRoute
 
 _PATH = "/tokenize"
 
 
-async def count_tokens(raw: bytes, *, desk: Desk, key: KeyRoute) -> Json:
-    """Return how many tokens the request's prompt has; raises ApiError (400, 404, 503)."""
-    model, prompt = read_count_request(raw)
+async def count_tokens(model: str, prompt: Json, *, desk: Desk, key: KeyRoute) -> Json:
+    """Return how many tokens the prompt has; raises ApiError (400, 404, 502, 503)."""
     version = await find_version(desk, key, model)
     if version.is_text_only:
         raise _not_counted(model)
     try:
-        answer = await _ask(prompt, desk=desk, key=key, version=version)
-        return {"input_tokens": int(orjson.loads(answer)["count"])}
+        return {"input_tokens": await _ask(prompt, desk=desk, key=key, version=version)}
     except EngineRefusedError as refusal:
         raise read_refusal(refusal.status, refusal.body) from refusal
-    except (EngineUnavailableError, EngineBrokenError) as fault:
-        raise unavailable(f"The tokens cannot be counted now: {fault}") from fault
-    except (orjson.JSONDecodeError, LookupError, TypeError, ValueError) as error:
-        raise unavailable("The engine's count makes no sense.", code="engine_broken") from error
+    except EngineUnavailableError as fault:
+        raise say_unavailable(fault) from fault
+    except EngineBrokenError as fault:
+        raise say_broken(fault) from fault
 
 
-async def _ask(prompt: Json, *, desk: Desk, key: KeyRoute, version: VersionRoute) -> bytes:
-    """Return the engine's answer, the messages in the form that its chat template takes."""
+async def _ask(prompt: Json, *, desk: Desk, key: KeyRoute, version: VersionRoute) -> int:
+    """Return the engine's count, the messages in the form that its chat template takes."""
     fitted = Prompt(prompt["messages"], known=desk.prompt_forms, template=version.template)
     while True:
-        body = _dump_body(prompt | {"messages": fitted.messages}, engine_name=version.engine_name)
+        asked = prompt | {"messages": fitted.messages}
+        body = dump_body(make_tokenize_body(asked, engine_name=version.engine_name))
         try:
-            answer = await _ask_once(body, desk=desk, key=key, version=version)
+            count = await _ask_once(body, desk=desk, key=key, version=version)
         except EngineRefusedError as refusal:
             if not fitted.make_stricter(refusal.status, refusal.body):
                 raise
         else:
             fitted.note_taken()
-            return answer
+            return count
 
 
-async def _ask_once(body: bytes, *, desk: Desk, key: KeyRoute, version: VersionRoute) -> bytes:
+async def _ask_once(body: bytes, *, desk: Desk, key: KeyRoute, version: VersionRoute) -> int:
     with await desk.engines.ask(
         _PATH,
         body,
@@ -59,14 +60,18 @@ async def _ask_once(body: bytes, *, desk: Desk, key: KeyRoute, version: VersionR
         project_id=key.project_id,
         version_id=version.id,
     ) as reply:
-        return reply.first
+        return _read_count(reply)
 
 
-def _dump_body(prompt: Json, *, engine_name: str) -> bytes:
+def _read_count(reply: Reply) -> int:
+    """Return the number in the engine's answer; raises EngineNonsenseError."""
     try:
-        return orjson.dumps(make_tokenize_body(prompt, engine_name=engine_name))
-    except orjson.JSONEncodeError as error:  # it reads deeper than it writes
-        raise bad_request("The body is nested too deeply.", code="invalid_json") from error
+        count = orjson.loads(reply.first)["count"]
+        if type(count) is not int or count < 0:
+            raise TypeError(f"{count!r} is no number of tokens")
+    except NONSENSE as error:
+        raise note_nonsense(error, engine=reply.engine) from error
+    return count
 
 
 def _not_counted(model: str) -> ApiError:

@@ -13,6 +13,7 @@ _TYPES = {
     413: "request_too_large",
     429: "rate_limit_error",
     500: "api_error",
+    502: "api_error",
 }
 # vLLM counts tokens, or characters when there are so many of them that counting tokens would take long.
 _TOO_LONG = re.compile(

@@ -173,13 +173,15 @@ def _find_dropped(body: Json) -> Json:
     """Return what was understood but cannot be done, so that the client is told and the pool knows."""
     dropped: Json = {}
     if budget := (body.get("thinking") or {}).get("budget_tokens"):
+        if type(budget) is not int:
+            raise wrong("thinking.budget_tokens", "Input should be an integer")
         dropped["thinking.budget_tokens"] = budget
     management = body.get("context_management")
     edits = management.get("edits") if isinstance(management, dict) else None
-    kinds = [edit.get("type") for edit in edits or () if isinstance(edit, dict)]
-    if unmet := [
-        kind for kind in kinds if not str(kind).startswith("clear_thinking")
-    ]:  # templates do that by themselves
+    known = [edit for edit in edits if isinstance(edit, dict)] if isinstance(edits, list) else []
+    kinds = [str(edit.get("type"))[:LONGEST_NAME] for edit in known]
+    unmet = [kind for kind in kinds if not kind.startswith("clear_thinking")]  # templates do that by themselves
+    if unmet:
         dropped["context_management"] = unmet
     return dropped
 

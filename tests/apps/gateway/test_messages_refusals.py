@@ -67,6 +67,19 @@ def test_it_names_the_field_at_fault(http: httpx.Client, engine: FakeEngine, pat
     assert (engine.calls, engine.counted) == ([], [])
 
 
+@pytest.mark.parametrize(
+    ("fields", "status"),
+    [
+        ({"thinking": {"type": "enabled", "budget_tokens": "many"}}, 400),
+        ({"thinking": {"type": "enabled", "budget_tokens": {"a": 1}}}, 400),
+        ({"context_management": {"edits": 5}}, 200),
+        ({"context_management": {"edits": [{"type": {"a": 1}}, 5]}}, 200),
+    ],
+)
+def test_what_is_only_told_breaks_nothing(http: httpx.Client, fields: Any, status: int) -> None:
+    assert http.post(PATH, json=ask(**fields)).status_code == status
+
+
 @pytest.mark.parametrize("path", [PATH, COUNT_PATH])
 def test_it_refuses_what_is_nested_too_deeply(http: httpx.Client, path: str) -> None:
     tool = {"name": "x", "input_schema": "DEEP"}
@@ -134,6 +147,7 @@ def test_engines_have_several_words_for_over_long(words: str, start: str) -> Non
         (422, "invalid_request_error"),
         (429, "rate_limit_error"),
         (500, "api_error"),
+        (502, "api_error"),
         (503, "overloaded_error"),
         (529, "overloaded_error"),
     ],

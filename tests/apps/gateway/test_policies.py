@@ -75,6 +75,22 @@ class TestLimits:
         assert second.json()["error"]["type"] == "rate_limit_error"
         assert int(second.headers["retry-after"]) >= 55
 
+    @pytest.mark.parametrize("path", ["/v1/messages/count_tokens", "/v1/embeddings"])
+    def test_what_is_not_kept_is_limited_too(
+        self, start: Callable[[], httpx.Client], key: ApiKey, engine: FakeEngine, path: str
+    ) -> None:
+        engine.script.n_dimensions = 2
+        set_limits(key, limits={"requests_per_minute": 1, "tokens_per_minute": 1000}, actor="x")
+        http = start()
+        body = {"model": "otter", **({"input": "hi"} if "embed" in path else {"messages": chat()["messages"]})}
+        first, second = (http.post(path, json=body) for _ in range(2))
+
+        assert (first.status_code, first.headers["x-ratelimit-remaining-requests"]) == (200, "0")
+        assert second.status_code == 429
+        assert second.json()["error"]["type"] == ("requests" if "embed" in path else "rate_limit_error")
+        assert int(second.headers["retry-after"]) >= 55
+        assert len(engine.counted) == 1
+
     def test_a_stream_has_the_headers_too(self, start: Callable[[], httpx.Client], key: ApiKey) -> None:
         set_limits(key.agent.project.team, limits={"requests_per_minute": 10}, actor="x")
         assert start().post(CHAT, json=chat(stream=True)).headers["x-ratelimit-remaining-requests"] == "9"

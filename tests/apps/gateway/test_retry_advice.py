@@ -23,6 +23,7 @@ from tests.fakes.engine import FakeEngine
         (503, "engines_busy", "true"),
         (503, "engine_misconfigured", "false"),
         (500, "internal_error", None),
+        (502, "engine_broken", None),
     ],
 )
 def test_a_retry_is_advised_where_it_may_help(status: int, code: str | None, advice: str | None) -> None:

@@ -185,6 +185,31 @@ def test_a_head_without_measure_is_refused(gateway: GatewayServer, http: httpx.C
     assert_still_serves(http)
 
 
+@pytest.mark.parametrize("is_known", [False, True])
+@pytest.mark.parametrize("is_second", [False, True])
+def test_a_large_head_is_refused_before_its_sender_is_known(
+    gateway: GatewayServer, secret: str, *, is_known: bool, is_second: bool
+) -> None:
+    body = json.dumps(chat()).encode()
+    plain = head(secret if is_known else "wrong", length=len(body))
+    large = plain.replace(b"\r\n\r\n", b"\r\nx-large: " + b"y" * 70_000 + b"\r\n\r\n")
+    with connected(gateway) as client:
+        if is_second:
+            client.sendall(head(secret, length=len(body)) + body)
+            wait_until(Exchange.objects.exists)
+        client.sendall(large + body)
+        answers = read_all(client)
+    assert answers.count(b"HTTP/1.1 200 ") == Exchange.objects.count() == is_second
+    assert b"HTTP/1.1 431 " in answers
+    assert answers.endswith(b"larger than 64 KiB together.\n")
+
+
+def test_a_large_body_is_no_large_head(http: httpx.Client, engine: FakeEngine) -> None:
+    engine.script.max_prompt_chars = 10**6
+    long = [{"role": "user", "content": "x" * 3 * guard.MAX_HEAD_BYTES}]
+    assert [http.post(PATH, json=chat(messages=long)).status_code for _ in range(2)] == [200, 200]
+
+
 def test_a_client_that_does_not_read_holds_up_the_engine_and_is_cut_off(
     gateway: GatewayServer, http: httpx.Client, engine: FakeEngine, secret: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -83,6 +83,20 @@ def test_logprobs_of_other_tokens_are_nonsense(fake_engine: FakeEngine, lie: obj
         client.probe_logprobs("tiny", [9, 1, 2], [(0, 1), (1, 2)])
 
 
+@pytest.mark.parametrize(
+    "lie",
+    [
+        {"choices": [{"message": None}]},
+        {"choices": [{"message": {"content": "x"}}], "usage": {"total_tokens": "many"}},
+        "[" * 100_000,
+    ],
+)
+def test_a_chat_of_another_shape_is_nonsense(fake_engine: FakeEngine, lie: object) -> None:
+    fake_engine.lies["/v1/chat/completions"] = lie
+    with EngineClient(fake_engine.base_url) as client, pytest.raises(EngineNonsense):
+        client.ask_chat({"model": "tiny"}, read_s=5)
+
+
 def test_a_canary_that_says_nothing_is_nonsense(fake_engine: FakeEngine) -> None:
     choice = {"message": {"role": "assistant", "content": ""}}
     fake_engine.lies["/v1/chat/completions"] = {"choices": [choice], "usage": {"completion_tokens": 0}}

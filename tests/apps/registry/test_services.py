@@ -43,6 +43,16 @@ def test_an_engine_is_registered_once_and_switched_on_again(db: None) -> None:
     assert again.is_enabled
 
 
+@pytest.mark.parametrize(
+    "base_url",
+    ["", "host:8100", "ftp://host", "http://", "http://a b", "http://u:p@host", "http://host?x=1", "http://h:0x"],
+)
+def test_what_is_no_address_is_no_engine(db: None, base_url: str) -> None:
+    with pytest.raises(InvalidInput) as caught:
+        services.register_engine(base_url=base_url)
+    assert caught.value.field == "base_url"
+
+
 def test_at_a_start_nothing_is_known_of_any_engine(db: None) -> None:
     engine = services.register_engine(base_url="http://127.0.0.1:8100")
     type(engine).objects.update(state=EngineState.UP, last_error="old")

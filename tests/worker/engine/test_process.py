@@ -45,24 +45,33 @@ def wait_until_gone(*pids: int) -> None:
         time.sleep(0.02)
 
 
+def weight_of(pid: int) -> str:
+    """The niceness of the process's whole session, "3" where the kernel weighs none."""
+    autogroup = Path(f"/proc/{pid}/autogroup")
+    return autogroup.read_text().split()[-1] if autogroup.exists() else "3"
+
+
 def test_the_exit_code_comes_back() -> None:
     assert run("raise SystemExit(7)").wait(timeout=20) == 7
 
 
-def test_the_command_yields_to_others_and_so_does_its_session(tmp_path: Path) -> None:
-    says = "f'{os.nice(0)} {os.getsid(0) == os.getpid()} {os.getpid()}'"
-    ask = f"import os, sys, time; open(sys.argv[1], 'w').write({says}); time.sleep(600)"
-    runner = run(ask, str(tmp_path / "said"))
-    deadline = time.monotonic() + 20
-    while len(said := (tmp_path / "said").read_text().split() if (tmp_path / "said").exists() else []) < 3:
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-    autogroup = Path(f"/proc/{said[2]}/autogroup")
-    weights = autogroup.read_text().split()[-1] if autogroup.exists() else "3"
-    runner.terminate()
-    runner.wait()
-    assert said[:2] == [str(os.nice(0) + 3), "True"]
-    assert weights == "3"
+def test_the_command_and_its_family_yield_to_others_once_it_is_up(tmp_path: Path) -> None:
+    own, pids, up = os.nice(0), tmp_path / "pids", tmp_path / "up"
+    yields = RUN.replace("niceness=3", "niceness=3, is_up=lambda: os.path.exists(sys.argv[3]), ask_every_s=0.05")
+    words = [sys.executable, "-c", yields, FAMILY, str(pids), str(up)]
+    runner = subprocess.Popen(words, cwd=Path(__file__).parents[3])
+    family = [psutil.Process(pid) for pid in read_pids(pids)]
+    try:
+        assert [process.nice() for process in family] == [own, own]
+        up.touch()
+        deadline = time.monotonic() + 20
+        while [process.nice() for process in family] != [own + 3, own + 3] or weight_of(family[0].pid) != "3":
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        assert os.getsid(family[0].pid) == family[0].pid
+    finally:
+        runner.terminate()
+        runner.wait()
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
