@@ -63,6 +63,10 @@ class FormField:
         return self.value not in {self.default, ""}
 
     @property
+    def default_shown(self) -> str:
+        return dict(self.choices).get(self.default) or self.default or "none"
+
+    @property
     def shown(self) -> str:
         return dict(self.choices).get(self.value) or self.value or self.default or "–"
 
@@ -76,6 +80,7 @@ class RunForm:
     idempotency_key: str = field(default_factory=lambda: secrets.token_hex(16))
     errors: list[FormError] = field(default_factory=list)
     agents: tuple[tuple[str, str], ...] = ()
+    snapshots: tuple[tuple[str, str], ...] = ()
 
     @classmethod
     def of_data(cls, data: Mapping[str, Any]) -> "RunForm":
@@ -170,8 +175,10 @@ class RunForm:
         return any(one.error for one in self.advanced)
 
     def _choices(self, full: str, info: FieldInfo) -> tuple[tuple[str, str], ...]:
-        if full == "selection.agent" and self.agents:
-            return (("", "all"), *self.agents)
+        if full == "selection.agent":
+            return (("", "all"), *_with_given(self.agents, self.typed[full]))
+        if full == "selection.snapshot":
+            return (("", "none: the whole pool"), *_with_given(self.snapshots, self.typed[full]))
         if full == "recipe.lora_rank":
             ranks = tuple((str(rank), str(rank)) for rank in LORA_RANKS if rank <= settings.CLAW.max_lora_rank)
             return (("", f"the usual {ADAPTER['lora_rank']}"), *ranks)
@@ -204,6 +211,11 @@ class RunForm:
             is_owned=_is_owned(full),
             is_choice=full.partition(".")[2] in OWN_SETTINGS,
         )
+
+
+def _with_given(choices: tuple[tuple[str, str], ...], given: str) -> tuple[tuple[str, str], ...]:
+    """Return the choices with the one that was given, be it none of theirs: an old one, or one that is refused."""
+    return choices if given in {"", *dict(choices)} else ((given, given), *choices)
 
 
 def _is_owned(full: str) -> bool:

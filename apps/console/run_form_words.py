@@ -124,8 +124,8 @@ HINTS = {
     "recipe.max_grad_norm": "Longer gradients are cut to this.",
     "recipe.seed": "The same seed draws the same order.",
     "selection.channel": "Validation trajectories are for measuring only.",
-    "selection.agent": "Short name; empty means all.",
-    "selection.snapshot": "Id of a snapshot: only what it holds, with the rewards it has now.",
+    "selection.agent": "Whose trajectories.",
+    "selection.snapshot": "Only what it holds, with the rewards it has now.",
 }
 CHOICES = {
     "recipe.algorithm": (

@@ -8,12 +8,14 @@ from django.utils import timezone
 from apps.accounts.access import Caller
 from apps.accounts.models import Project
 from apps.core.errors import NotFound
+from apps.training.choices import SFT
 from apps.trajectories.datasets import exporting, importing, services
 from apps.trajectories.datasets.models import Dataset, Export, Import, JobState, Snapshot, SnapshotEntry
-from apps.trajectories.datasets.queries import Bin
+from apps.trajectories.datasets.queries import Bin, list_newest_snapshots
 from apps.trajectories.models import Trajectory
 
 PER_PAGE = 50
+SNAPSHOTS_SHOWN = 100
 TONES = {
     JobState.QUEUED: "idle",
     JobState.RUNNING: "live",
@@ -82,6 +84,19 @@ def read_titles(project: Project, ids: list[str]) -> dict[str, str]:
 def list_choices(project: Project) -> list[Dataset]:
     """Return the datasets to choose from, the newest ones."""
     return list(Dataset.objects.filter(project=project).order_by("-pk")[:100])
+
+
+def list_snapshot_choices(project: Project) -> tuple[tuple[str, str], ...]:
+    """Return the newest snapshots as (id, words): `Refunds #3: 1,234 trajectories, 2026-01-31`."""
+    found = list_newest_snapshots(project, limit=SNAPSHOTS_SHOWN)
+    return tuple((one.pk, f"{one}: {one.n_trajectories:,} trajectories, {one.created_at:%Y-%m-%d}") for one in found)
+
+
+def suggest_training(snapshot: Snapshot) -> dict[str, str]:
+    """Return what the form of a run on it begins with: imitation where nothing has a reward, or nothing tokens."""
+    chosen = {"selection.snapshot": snapshot.pk}
+    has_both = snapshot.n_rewarded and snapshot.n_completion_tokens
+    return chosen if has_both else {**chosen, "recipe.algorithm": SFT}
 
 
 def seconds_left(job: Export | Import, *, now: datetime | None = None) -> float | None:

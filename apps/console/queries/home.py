@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from datetime import datetime
+from enum import StrEnum
 
 from django.db import models
 
@@ -129,6 +130,26 @@ def latest_trajectories(project: Project) -> list[Trajectory]:
     """Return the newest trajectories."""
     rows = project.trajectories.filter(deleted_at=None).select_related("agent")
     return list(rows.order_by("-pk")[:TRAJECTORIES_SHOWN])
+
+
+class Voice(StrEnum):
+    """Whether agents get an answer from what is live now."""
+
+    ANSWERS = "answers"
+    STARTING = "starting"  # an engine that has not answered yet
+    AWAY = "away"  # one that did
+    NONE = "none"
+
+
+def find_voice(project: Project) -> Voice:
+    """Say whether an engine answers for the project's policy, else what is known of those there are."""
+    policy = find_policy(project)
+    engines = Engine.objects.replicas().filter(is_enabled=True)
+    if policy and engines.filter(state=EngineState.UP, base_model=policy.base_model).exists():
+        return Voice.ANSWERS
+    if engines.filter(last_seen_at=None).exists():
+        return Voice.STARTING
+    return Voice.AWAY if engines.exists() else Voice.NONE
 
 
 def engines_down() -> list[Engine]:

@@ -4,34 +4,51 @@ from dataclasses import dataclass
 from typing import Any
 
 from apps.accounts.models import Project
+from apps.console.run_form_words import CHOICES
 from apps.core.errors import ServiceError
+from apps.training.choices import SFT
+from apps.training.launching import Preview, preview_launch
 from apps.training.pool import READY, REASONS, describe_open
-from apps.training.recipes import read_recipe
+from apps.training.recipes import RecipeConfig, read_recipe
 from apps.training.room import Outlook, look_ahead
 from apps.training.selection import read_selection
-from apps.training.services import preview_readiness
 
 
 @dataclass(frozen=True, kw_only=True)
 class Readiness:
-    """How many trajectories are ready, and (words, number) for those that are not; or why nobody can say."""
+    """How many trajectories are ready, and (words, number) for those that are not; or why nobody can say.
+
+    `suits_labels` is what the form calls the algorithm that could learn from these, where the chosen one cannot.
+    """
 
     n_ready: int = 0
     others: tuple[tuple[str, int], ...] = ()
     n_open: int = 0
     open_words: str = ""  # what makes the open ones ready
     problem: str = ""
+    suits_labels: str = ""
+    found: Preview | None = None
+    recipe: RecipeConfig | None = None
 
 
 def read_readiness(project: Project, *, recipe: dict[str, Any], selection: dict[str, Any]) -> Readiness:
     """Ask the training room."""
     try:
-        counts = preview_readiness(project=project, recipe=read_recipe(recipe), selection=read_selection(selection))
+        config = read_recipe(recipe)
+        found = preview_launch(project=project, recipe=config, selection=read_selection(selection))
     except ServiceError as error:
         return Readiness(problem=error.message)
-    others = tuple((words, counts[reason]) for reason, words in REASONS.items() if counts.get(reason))
-    n_open = counts.get("open", 0)
-    return Readiness(n_ready=counts.get(READY, 0), others=others, n_open=n_open, open_words=describe_open())
+    counts = found.counts
+    is_of_others = not counts[READY] and bool(counts.get("untrainable") or counts.get("stale"))
+    return Readiness(
+        n_ready=counts[READY],
+        others=tuple((words, counts[reason]) for reason, words in REASONS.items() if counts.get(reason)),
+        n_open=counts.get("open", 0),
+        open_words=describe_open(),
+        suits_labels=dict(CHOICES["recipe.algorithm"])[SFT] if is_of_others and not config.learns_from_labels else "",
+        found=found,
+        recipe=config,
+    )
 
 
 def read_outlook(project: Project, *, recipe: dict[str, Any]) -> Outlook | None:

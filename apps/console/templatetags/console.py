@@ -152,6 +152,12 @@ def reward_of(context: Context, trajectory_id: str, value: float | None) -> dict
     return {"value": value, "is_hidden": trajectory_id in context["page"].hidden}
 
 
+@register.inclusion_tag("console/parts/tokens.html")
+def tokens_of(one: Any, *, in_words: bool = False) -> dict[str, int | bool]:
+    """The tokens of a step, a trajectory or what a snapshot keeps of one; a dash, or words, where nobody counted."""
+    return {"n_prompt": one.n_prompt_tokens, "n_completion": one.n_completion_tokens, "in_words": in_words}
+
+
 @register.filter
 def markdown(text: str) -> SafeString:
     """What was said, as Markdown shows it."""

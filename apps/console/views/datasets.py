@@ -2,6 +2,7 @@
 
 from itertools import zip_longest
 from typing import Any
+from urllib.parse import urlencode
 
 from django.http import HttpResponse
 
@@ -12,7 +13,7 @@ from apps.console.snippets import curl
 from apps.core.errors import InvalidInput, ServiceError
 from apps.trajectories.datasets import queries as pool
 from apps.trajectories.datasets import services
-from apps.trajectories.datasets.models import Dataset, FileFormat, Shape
+from apps.trajectories.datasets.models import Dataset, FileFormat, Shape, Snapshot
 from apps.trajectories.datasets.sources import add_found_to_dataset
 
 EXPORT_CHOICES: dict[str, Any] = {"shapes": Shape.choices, "file_formats": FileFormat.choices}
@@ -68,13 +69,17 @@ def _render_dataset(page: Page, found: Dataset, *, error: str = "", status: int 
         bars=queries.draw_bars(totals.histogram),
         members=pool.list_members(found, before=before, limit=queries.PER_PAGE),
         before=before,
-        snapshots=list(zip_longest(snapshots, snapshots[1:])),
+        snapshots=[(one, before, _train_address(page, one)) for one, before in zip_longest(snapshots, snapshots[1:])],
         form_error=error,
         given=page.request.POST,
         curl=curl("GET", f"/api/v1/datasets/{found.id}"),
         status=status,
         **EXPORT_CHOICES,
     )
+
+
+def _train_address(page: Page, snapshot: Snapshot) -> str:
+    return f"{page.url('new_run')}?{urlencode(queries.suggest_training(snapshot))}"
 
 
 @project_page("POST", role=Role.REVIEWER)
@@ -131,6 +136,7 @@ def snapshot(page: Page, snapshot_id: str) -> HttpResponse:
         rows=queries.read_entries(page.project, entries.items),
         after=after,
         next_after=entries.next_after,
+        train_address=_train_address(page, found),
         others=[other for other in siblings if other.pk != found.pk],
         curl=curl("GET", f"/api/v1/snapshots/{found.id}/entries"),
         **EXPORT_CHOICES,

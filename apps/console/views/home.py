@@ -33,6 +33,7 @@ def home(page: Page) -> HttpResponse:
     return page.render(
         "console/home.html",
         loop=queries.read_loop(page.project),
+        voice=queries.find_voice(page.project).value,
         set_up=queries.read_set_up(page.project),
         runs=queries.active_runs(page.project),
         trajectories=queries.latest_trajectories(page.project),

@@ -5,6 +5,7 @@ from django.http import HttpResponse
 from apps.accounts.models import Role
 from apps.console.page import Page, project_page
 from apps.console.queries import runs as queries
+from apps.console.queries.datasets import list_snapshot_choices
 from apps.console.queries.pool import read_outlook, read_readiness
 from apps.console.queries.trajectories import agent_choices
 from apps.console.run_form import RunForm
@@ -45,13 +46,14 @@ def _launch(page: Page) -> HttpResponse:
                 idempotency_key=form.idempotency_key,
             )
         except ServiceError as error:
-            form.add_error(error.field, error.message)
+            form.add_error(error.field, error.message.removeprefix(f"{error.field}: "))
         else:
             return page.done(f"{run} is queued.", to=page.url("run", run.id))
     return _render_form(page, form, status=400)
 
 
 def _render_form(page: Page, form: RunForm, *, status: int = 200) -> HttpResponse:
+    form.snapshots = list_snapshot_choices(page.project)
     form.agents = tuple((agent.slug, agent.name) for agent in agent_choices(page.project))
     body = {"recipe": form.recipe, "selection": form.selection, "name": form.name}
     return page.render(

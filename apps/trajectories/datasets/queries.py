@@ -67,6 +67,12 @@ def list_snapshots(dataset: Dataset, *, before: str | None, limit: int, hidden: 
     return page
 
 
+def list_newest_snapshots(project: Project, *, limit: int) -> list[Snapshot]:
+    """Return the newest snapshots of all the project's datasets, to choose from; no rewards are told."""
+    rows = Snapshot.objects.filter(dataset__project=project).exclude(checksum="").select_related("dataset")
+    return list(rows.order_by("-pk")[:limit])
+
+
 def hide_rewards(snapshots: Sequence[Snapshot], *, hidden: Hidden) -> None:
     """Have those that hold `hidden` trajectories say their mean reward over the others, and no checksum: whoever knows
     the rest of what it is made of could guess a reward until it fits. For showing only, never to be saved.

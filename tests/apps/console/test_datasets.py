@@ -269,3 +269,16 @@ class TestImports:
     def test_it_is_cancelled(self, trainer_browser: Client, source: Import) -> None:
         trainer_browser.post(f"{IMPORTS}/{source.id}/cancel")
         assert "cancelled" in trainer_browser.get(f"{IMPORTS}/{source.id}").content.decode()
+
+
+def test_what_has_no_reward_or_no_tokens_is_trained_on_by_imitation(
+    trainer_browser: Client, owner: User, dataset: Dataset, snapshot: Snapshot, add_trajectory: AddTrajectory
+) -> None:
+    usual = f"/p/shop/runs/new?selection.snapshot={snapshot.id}"
+    assert f'href="{usual}"' in trainer_browser.get(f"/p/shop/snapshots/{snapshot.id}").content.decode()
+    bare = DatasetFactory.create(project=dataset.project, name="Bare")
+    MemberFactory.create(dataset=bare, trajectory=add_trajectory(reward=None))
+    taken = take_snapshot(dataset=bare, caller=Caller(user=owner))
+    imitating = f'href="/p/shop/runs/new?selection.snapshot={taken.id}&amp;recipe.algorithm=sft"'
+    for address in (f"/p/shop/snapshots/{taken.id}", f"/p/shop/datasets/{bare.id}"):
+        assert imitating in trainer_browser.get(address).content.decode()

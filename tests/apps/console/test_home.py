@@ -11,6 +11,7 @@ from apps.console.queries.home import list_projects, read_loop, read_set_up
 from apps.registry.models import Engine, EngineState, Version
 from apps.training.models import Run
 from apps.trajectories.models import Trajectory
+from tests.factories.registry import EngineFactory
 
 
 def test_the_loop_is_counted(project: Project, ready: list[Trajectory], trajectory: Trajectory) -> None:
@@ -46,6 +47,21 @@ def test_a_dead_engine_is_said_first(owner_browser: Client, project: Project) ->
     assert "is starting, or is not there" in owner_browser.get("/p/shop/").content.decode()
     Engine.objects.filter(pk=engine.pk).update(last_seen_at=timezone.now())
     assert "does not answer" in owner_browser.get("/p/shop/").content.decode()
+
+
+def test_the_home_says_whether_what_is_live_answers(owner_browser: Client, project: Project, base: Version) -> None:
+    def read() -> str:
+        return owner_browser.get("/p/shop/").content.decode().split('id="home-lead"')[1].split("</p>")[0]
+
+    assert "no engine is known" in read()
+    engine = EngineFactory.create(base_model=base.policy.base_model, state=EngineState.UNKNOWN, last_seen_at=None)
+    assert "its engine is starting: agents get errors until it answers" in read()
+    Engine.objects.filter(pk=engine.pk).update(state=EngineState.DOWN, last_seen_at=timezone.now())
+    assert "no engine answers" in read()
+    Engine.objects.filter(pk=engine.pk).update(state=EngineState.UP)
+    assert "answers, since" in read()
+    Engine.objects.filter(pk=engine.pk).update(base_model="another")
+    assert "no engine answers" in read()
 
 
 def test_the_home_shows_the_newest_trajectories(

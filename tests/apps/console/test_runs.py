@@ -12,12 +12,15 @@ from rest_framework.test import APIClient
 from apps.accounts.access import Caller
 from apps.accounts.models import Agent, Project, User
 from apps.console.queries.runs import POINTS_SHOWN, read_curves, read_progress
+from apps.core.ids import new_id
 from apps.feedback.queues.filling import add_trajectories
 from apps.feedback.queues.services import create_queue
 from apps.feedback.queues.working import take_review
 from apps.registry.models import Policy, Version, VersionState
 from apps.training.models import Attempt, AttemptState, Batch, BatchState, BatchTrajectory, Metric, Run, RunState
+from apps.trajectories.datasets.services import take_snapshot
 from apps.trajectories.models import Trajectory
+from tests.factories.datasets import DatasetFactory, MemberFactory
 from tests.factories.registry import VersionFactory
 
 
@@ -49,6 +52,50 @@ def test_the_form_says_what_is_ready_and_why_the_rest_is_not(
     narrowed = trainer_browser.get("/p/shop/runs/new?selection.min_reward=0.5").content.decode()
     assert '<span class="ready-count">1</span>' in narrowed
     assert "min_reward" in narrowed.split("curl")[1]
+
+
+def test_the_form_warns_of_what_a_launch_would_meet(trainer_browser: Client, ready: list[Trajectory]) -> None:
+    def ask(**settings: str) -> str:
+        return trainer_browser.get("/p/shop/runs/new", form(**settings)).content.decode()
+
+    assert "a run would wait for 6 more, and fail without them after 10 min" in ask(
+        **{"recipe.trajectories_per_step": "8"}
+    )
+    assert "Enough for 1 of 2 steps" in ask()
+    enough = ask(**{"recipe.n_steps": "1"})
+    assert "Enough for" not in enough
+    assert "notice" not in enough.split('id="readiness"')[1].split("</section>")[0]
+    groups = ask(**{"recipe.estimator": "grpo", "recipe.group_size": "2"})
+    assert "A launch would be refused: no group has 2 ready tries" in groups
+    assert "nothing to tell them from" in ask(**{"recipe.algorithm": "unpaired", "selection.min_reward": "0.9"})
+    assert "there is nothing to learn from" in ask(**{"recipe.algorithm": "preference"})
+
+
+def test_old_answers_are_said_to_teach_through_their_labels(
+    trainer_browser: Client, add_trajectory: Callable[..., Trajectory]
+) -> None:
+    add_trajectory(reward=1.0, step={"version": None})
+    assert "choose “accepted and corrected answers (SFT)”" in trainer_browser.get("/p/shop/runs/new").content.decode()
+    imitating = trainer_browser.get("/p/shop/runs/new?recipe.algorithm=sft").content.decode()
+    assert "choose “" not in imitating
+    assert '<span class="ready-count">1</span>' in imitating
+
+
+def test_a_snapshot_is_chosen_from_a_list(
+    trainer_browser: Client, trainer: User, project: Project, trajectory: Trajectory
+) -> None:
+    dataset = DatasetFactory.create(project=project, name="Refunds")
+    MemberFactory.create(dataset=dataset, trajectory=trajectory)
+    first, second = (take_snapshot(dataset=dataset, caller=Caller(user=trainer)) for _ in range(2))
+    html = trainer_browser.get(f"/p/shop/runs/new?selection.snapshot={first.id}").content.decode()
+    offered = html.split('name="selection.snapshot"')[1].split("</select>")[0]
+    assert offered.index(second.id) < offered.index(first.id)
+    assert f'<option value="{first.id}" selected>Refunds #1: 1 trajectories, {first.created_at:%Y-%m-%d}' in offered
+    unknown = new_id("snap")
+    assert (
+        f'value="{unknown}" selected'
+        in trainer_browser.get(f"/p/shop/runs/new?selection.snapshot={unknown}").content.decode()
+    )
 
 
 @pytest.mark.parametrize(

@@ -13,10 +13,10 @@ from apps.feedback.models import Label
 from apps.feedback.preferences.services import add_correction
 from apps.registry.models import Version
 from apps.training import leases
+from apps.training.launching import preview_launch
 from apps.training.models import Batch
 from apps.training.recipes import read_recipe
 from apps.training.selection import Selection
-from apps.training.services import preview_readiness
 from apps.trajectories.models import Trajectory
 from tests.apps.training.conftest import AddTrajectory, LaunchRun, claim
 from tests.factories.feedback import LabelFactory
@@ -70,10 +70,8 @@ def test_old_answers_and_answers_without_words_are_not_for_it(
     add_trajectory(reward=1.0)
     old = add_trajectory(version=VersionFactory.create(policy=base.policy, number=7))
     hint(old, "Name the city.")
-    counts = preview_readiness(
-        project=old.project, selection=Selection(), recipe=read_recipe({"algorithm": "hindsight"})
-    )
-    assert counts == {"ready": 0, "unhinted": 1, "stale": 1}
+    found = preview_launch(project=old.project, selection=Selection(), recipe=read_recipe({"algorithm": "hindsight"}))
+    assert found.counts == {"ready": 0, "unhinted": 1, "stale": 1}
     with pytest.raises(InvalidInput, match="1 without a hint, a comment or a correction"):
         launch(**HINDSIGHT)
 

@@ -17,10 +17,10 @@ from apps.feedback.preferences.services import add_comparison, add_correction
 from apps.feedback.preferences.sides import Side
 from apps.registry.models import Version
 from apps.training import leases, lending
+from apps.training.launching import preview_launch
 from apps.training.models import Attempt, Batch, BatchTrajectory, Metric
 from apps.training.recipes import read_recipe
 from apps.training.selection import Selection
-from apps.training.services import preview_readiness
 from apps.trajectories.models import Step, Trajectory
 from tests.apps.training.conftest import AddTrajectory, LaunchRun, claim, finish_step
 from tests.factories.registry import VersionFactory
@@ -48,7 +48,8 @@ def correct(caller: Caller, trajectory: Trajectory, text: str, *, index: int = 0
 
 
 def counts(trajectory: Trajectory, **recipe: Any) -> dict[str, int]:
-    return preview_readiness(project=trajectory.project, selection=Selection(), recipe=read_recipe(recipe))
+    preview = preview_launch(project=trajectory.project, selection=Selection(), recipe=read_recipe(recipe))
+    return dict(preview.counts)
 
 
 def test_imitation_takes_what_was_accepted(launch: LaunchRun, add_trajectory: AddTrajectory) -> None:

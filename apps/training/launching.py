@@ -1,0 +1,152 @@
+"""What must be so for a run to be launched, and what a launch would meet now: for the launch itself, and for the form
+before it. Reads only.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from apps.accounts.models import Project
+from apps.core.errors import Conflict, InvalidInput, ServiceError
+from apps.feedback.preferences.models import Preference
+from apps.registry.models import Alias, AliasName, Policy, Version
+from apps.training.choices import POLICY_GRADIENT, UNPAIRED
+from apps.training.estimators import BaselineState, Scored, are_all_zero, compute_advantages
+from apps.training.label_pool import LabelPool
+from apps.training.lending import view_pool, whole_groups
+from apps.training.models import ACTIVE_STATES, Run
+from apps.training.pool import READY, Pool, describe_counts
+from apps.training.recipes import RecipeConfig
+from apps.training.selection import Selection
+from apps.training.tuning import check_tuning
+from apps.trajectories.models import Trajectory
+
+PREVIEW = 2000  # trajectories looked at before a launch
+
+
+@dataclass(frozen=True, kw_only=True)
+class Preview:
+    """What a launch would meet now. `counts`: how many trajectories are ready and, by reason, how many are not;
+    `refusal`: why it would be refused, "" where nothing speaks against it; `n_missing`: what the first step would wait
+    for; `n_steps`: how many steps the ready ones are enough for.
+    """
+
+    counts: Mapping[str, int]
+    refusal: str
+    n_missing: int
+    n_steps: int
+
+
+def preview_launch(*, project: Project, selection: Selection, recipe: RecipeConfig) -> Preview:
+    """Look at the pool as a launch would. Raises Conflict when the project has no policy yet."""
+    _, live = find_live(project)
+    pool = view_pool(version=live, selection=selection, recipe=recipe)
+    counts = {READY: 0} | pool.count_by_readiness()
+    n_taken = recipe.trajectories_per_step
+    n_there = _count_groups(pool, recipe) * recipe.group_size if recipe.group_size else counts[READY]
+    n_uses = int(recipe.own("epochs")) if recipe.learns_from_labels else 1
+    return Preview(
+        counts=counts,
+        refusal=_find_refusal(pool, recipe, project=project, selection=selection, live=live)
+        if counts[READY]
+        else "nothing is ready to train on",
+        n_missing=max(0, n_taken - n_there),
+        n_steps=n_there * n_uses // n_taken if n_there >= n_taken else 0,
+    )
+
+
+def _count_groups(pool: Pool | LabelPool, recipe: RecipeConfig) -> int:
+    rows = list(pool.ready().exclude(group="").only("group")[:PREVIEW])
+    return len(whole_groups(rows, group_size=recipe.group_size or 1))
+
+
+def _find_refusal(
+    pool: Pool | LabelPool, recipe: RecipeConfig, *, project: Project, selection: Selection, live: Version
+) -> str:
+    try:
+        check_rewards(recipe, selection)
+        check_tuning(recipe, live=live)
+        refuse_second_run(project)
+        check_worth(pool, recipe)
+    except ServiceError as error:
+        return error.message.removeprefix(f"{error.field}: ")
+    return ""
+
+
+def check_rewards(recipe: RecipeConfig, selection: Selection) -> None:
+    """Raise InvalidInput when the selection has rewards that the estimator is not defined for."""
+    if recipe.estimator == "maxrl" and (selection.min_reward is None or selection.min_reward < 0):
+        raise InvalidInput(
+            "selection.min_reward: maxrl is defined for rewards of zero or more; set 0 or more, or choose rloo",
+            field="selection.min_reward",
+        )
+
+
+def find_live(project: Project) -> tuple[Policy, Version]:
+    """Return the project's policy and what of it is live. Raises Conflict when there is none."""
+    live = (
+        Alias.objects.select_related("policy", "version__policy")
+        .filter(policy__project=project, name=AliasName.LIVE)
+        .first()
+    )
+    if live is None:
+        raise Conflict(f"the project {project.slug} has no policy yet, so there is nothing to train")
+    return live.policy, live.version
+
+
+def refuse_second_run(project: Project) -> None:
+    """Raise Conflict when a run is under way."""
+    active = Run.objects.filter(project=project, state__in=ACTIVE_STATES).first()
+    if active is not None:
+        raise Conflict(
+            f"run {active} ({active.id}) is {active.state} in this project; cancel it or let it finish first"
+        )
+
+
+def check_worth(pool: Pool | LabelPool, recipe: RecipeConfig) -> None:
+    """Raise InvalidInput when the pool, as it is now, would teach nothing: empty, no group, or all advantages zero."""
+    ready = list(pool.ready()[:PREVIEW])
+    if not ready:
+        words = describe_counts(pool.count_by_readiness())
+        raise InvalidInput(f"nothing is ready to train on: {words}", field="selection")
+    if recipe.algorithm == POLICY_GRADIENT:
+        _check_advantages(ready, recipe)
+    if recipe.algorithm == UNPAIRED:
+        _check_verdicts(ready, recipe)
+
+
+def _check_verdicts(ready: list[Trajectory], recipe: RecipeConfig) -> None:
+    """Raise InvalidInput when all are good or all are bad; a correction brings both kinds with it."""
+    bound = recipe.own("good_above")
+    verdicts = {row.reward > bound for row in ready if row.reward is not None}
+    if len(verdicts) == 2 or Preference.objects.corrections().filter(trajectory__in=ready).exists():
+        return
+    kind = "good" if verdicts == {True} else "bad"
+    raise InvalidInput(
+        f"all {len(ready)} ready trajectories are {kind} (good is a reward above {bound:g}), and there is nothing to "
+        "tell them from; label others, move good_above, or choose sft",
+        field="recipe.good_above",
+    )
+
+
+def _check_advantages(ready: list[Trajectory], recipe: RecipeConfig) -> None:
+    if recipe.group_size:
+        groups = whole_groups([row for row in ready if row.group], group_size=recipe.group_size)
+        ready = [row for group in groups for row in group]
+        if not ready:
+            raise InvalidInput(
+                f"no group has {recipe.group_size} ready tries at one prompt, so every advantage would be zero; "
+                "replay prompts in groups, or choose an estimator that needs none, as ema",
+                field="recipe.estimator",
+            )
+    if recipe.credit == "step" or recipe.overlong_tokens is not None:
+        return  # of trajectories that are worth the same, steps may differ, and so may lengths
+    scored = [
+        Scored(trajectory_id=row.id, reward=row.reward or 0.0, group=row.group, source=row.agent_id) for row in ready
+    ]
+    advantages, _ = compute_advantages(scored, recipe=recipe, baseline=BaselineState())
+    if are_all_zero(advantages.values()):
+        raise InvalidInput(
+            f"every advantage would be zero: all {len(ready)} rewards equal their baseline; "
+            "label trajectories that differ in worth",
+            field="selection",
+        )
