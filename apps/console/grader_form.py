@@ -12,6 +12,7 @@ from typing import Any
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
+from apps.console.grader_form_words import HINTS, LABELS, UNITS, WORDS
 from apps.console.settings_of import bounds_of, kinds_of
 from apps.core.errors import ServiceError
 from apps.feedback.graders.kinds import Kind
@@ -21,37 +22,6 @@ from apps.feedback.score_schema import REWARD_FIELD
 
 SETTINGS = "settings"
 AREAS = {"template", "question", "pattern", "json_schema", "options", "error_pattern", "expected"}
-HINTS = {
-    "expected": "The right answer, the same for all; empty: each trajectory's metadata has it.",
-    "expected_key": "Where the trajectory's metadata has the right answer.",
-    "ignore_case": "Upper and lower case are the same.",
-    "anywhere": "The answer may hold more than the expected text.",
-    "pattern": "RE2.",
-    "must_match": "Off: what matches fails.",
-    "passed": "What passing is worth.",
-    "failed": "What failing is worth.",
-    "target": "What gets the label: the whole trajectory, or each step.",
-    "json_schema": "JSON Schema 2020-12.",
-    "error_pattern": "RE2: what a failed tool's result looks like.",
-    "need_all": "One error is a failure.",
-    "task": "The name of one of reasoning-gym's tasks.",
-    "entry_key": "Where the trajectory's metadata has the task's entry.",
-    "model": "live, or the name of a teacher; of a reward model its folder's name.",
-    "n_votes": "Several need a temperature above 0.",
-    "combine": "What several votes make.",
-    "max_chars": "Of what the judge reads; the middle of more is left out.",
-    "timeout_s": "Seconds to wait for an answer.",
-    "hold_to_shape": "The server lets nothing but the JSON object be said. For models that do not think first.",
-    "calls_per_day": "At most, each UTC day; empty: as many as it takes.",
-    "template": "Places: {{answer}}, {{conversation}}, {{question}}, {{reference}}, {{scale}}, {{following}}.",
-    "reference_key": "Where the trajectory's metadata says what a right answer is.",
-    "most": "Tries in one question.",
-    "centre": "A score of this is the middle of the scale.",
-    "spread": "So far from it is three quarters of the way to an end.",
-    "url": "An address on the open internet. Calls are signed; the secret is shown once.",
-    "plugin": "The name of an installed entry point.",
-    "options": "A JSON object for it.",
-}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,11 +32,19 @@ class GraderField:
     label: str
     kind: str
     value: str
+    unit: str = ""
     hint: str = ""
     error: str = ""
     choices: tuple[tuple[str, str], ...] = ()
     min: float | None = None
     max: float | None = None
+
+    @property
+    def shown(self) -> str:
+        """The value as one reads it, "" where there is none."""
+        if self.kind == "checkbox":
+            return "yes" if self.value else "no"
+        return dict(self.choices).get(self.value, self.value)
 
 
 @dataclass(kw_only=True)
@@ -125,7 +103,7 @@ class GraderForm:
             error.field, error.field
         )
         known = next((one for one in self.typed if name == one or name.startswith(f"{one}.")), "")
-        self.errors[known] = error.message
+        self.errors[known] = error.message.removeprefix(f"{error.field}: ")
 
     @property
     def general_error(self) -> str:
@@ -163,18 +141,18 @@ class GraderForm:
             label=name_setting(name),
             kind=_kind(name, info),
             value=self.typed[full],
+            unit=UNITS.get(name, ""),
             hint=HINTS.get(name, ""),
             error=self.errors.get(full, ""),
-            choices=tuple((value, value) for value in _literals(info)),
+            choices=tuple((value, WORDS.get(value, value)) for value in _literals(info)),
             min=low,
             max=high,
         )
 
 
 def name_setting(name: str) -> str:
-    """A setting's name as people read it: `n_votes` as Votes, `timeout_s` as Timeout."""
-    words = name.removeprefix("n_").removesuffix("_s").replace("_", " ")
-    return "URL" if words == "url" else words.capitalize()
+    """A setting's name as people read it: `n_votes` as Votes."""
+    return LABELS.get(name) or name.replace("_", " ").capitalize()
 
 
 def _kinds(info: FieldInfo) -> set[Any]:

@@ -20,5 +20,10 @@ _CLEANER = nh3.Cleaner(
 
 
 def render_markdown(text: str) -> SafeString:
-    """Return the text as HTML."""
-    return mark_safe(_CLEANER.clean(_READER.render(text)))  # noqa: S308 (nh3 has cleaned it)
+    """Return the text as HTML, its headings one level lower: a page has a first one of its own."""
+    tokens = _READER.parse(text)
+    for token in tokens:
+        if token.type.startswith("heading_"):
+            token.tag = f"h{min(6, int(token.tag[1]) + 1)}"
+    html = _READER.renderer.render(tokens, _READER.options, {})
+    return mark_safe(_CLEANER.clean(html))  # noqa: S308 (nh3 has cleaned it)

@@ -10,6 +10,7 @@ from django.contrib.auth.decorators import login_required
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
 from django.urls import reverse
+from django.utils.html import format_html
 from django.views.decorators.http import require_http_methods
 
 from apps.accounts.access import Caller, find_project, require_role
@@ -137,11 +138,15 @@ class Page:
         shared = {"page": self, "project": self.project, "section": section}
         return render(self.request, template, {**shared, **context}, status=status)
 
-    def done(self, message: str, *, to: str, undo: str = "") -> HttpResponse:
-        """After a change without a fragment to show: say so and go to `to`. `undo` is an address to post to."""
+    def done(self, message: str, *, to: str, undo: str = "", follow: str = "") -> HttpResponse:
+        """After a change without a fragment to show: say so and go to `to`.
+
+        `undo` is an address to post to; `follow` is the page of what goes on in the background.
+        """
         if self.is_htmx:
             return with_toast(HttpResponse(status=204, headers={"HX-Redirect": to}), message, undo=undo)
-        messages.success(self.request, message)
+        more = format_html(' <a href="{}">Follow it</a>', follow) if follow else ""
+        messages.success(self.request, format_html("{}{}", message, more))
         return redirect(to)
 
 

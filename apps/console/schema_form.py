@@ -3,17 +3,31 @@
 What the form has no place for (help, titles of choices, the built-in texts) stays as it was before.
 """
 
+import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
-from apps.core.errors import InvalidInput
+from apps.core.errors import InvalidInput, ServiceError
 from apps.feedback.score_schema import BUILT_IN, REWARD_FIELD, FieldKind, FieldSpec, Schema
 
 BLANK_ROWS = 2
 MAX_ROWS = 60
 _NUMBERS = ("weight", "low", "high", "low_reward", "high_reward")
 _COLUMNS = ("name", "kind", "title", *_NUMBERS, "choices", "many")
+# The boxes that some kinds have no use for, and the kinds that have one. The page hides the others, so what stands in
+# those is not meant.
+_VALUED = tuple(kind for kind in FieldKind if kind != FieldKind.TEXT)
+_ENDED = tuple(kind for kind in _VALUED if kind != FieldKind.CHOICE)
+_USED_BY: Mapping[str, tuple[FieldKind, ...]] = {
+    "weight": _VALUED,
+    "low": (FieldKind.SCALE, FieldKind.NUMBER),
+    "high": (FieldKind.SCALE, FieldKind.NUMBER),
+    "low_reward": _ENDED,
+    "high_reward": _ENDED,
+    "choices": (FieldKind.CHOICE,),
+    "many": (FieldKind.TEXT,),
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,7 +50,12 @@ class SchemaForm:
     trust: str
     note: str = ""
     error: str = ""
-    kinds: tuple[str, ...] = field(default_factory=lambda: tuple(kind.value for kind in FieldKind))
+    kinds: tuple[str, ...] = tuple(kind.value for kind in FieldKind)
+
+    @property
+    def used_by(self) -> dict[str, str]:
+        """The kinds that have use for a box, by the box's name, with blanks between."""
+        return {box: " ".join(kinds) for box, kinds in _USED_BY.items()}
 
     @classmethod
     def of_schema(cls, schema: Schema) -> "SchemaForm":
@@ -58,6 +77,15 @@ class SchemaForm:
             for number in numbers
         ]
         return cls(rows=rows, trust=str(data.get("trust", "")), note=str(data.get("note", "")).strip())
+
+    def place(self, error: ServiceError) -> None:
+        """Say what is wrong in the page's own words: `fields.1.low` as the second field's name and its box."""
+        self.error = error.message.removeprefix(f"{error.field}: ")
+        found = re.fullmatch(r"fields\.(\d+)\.(.+)", error.field)
+        names = [row.cells["name"] for row in self.rows if row.cells["name"]]
+        if found and int(found[1]) < len(names):
+            box = found[2].replace("_", " ").replace(".", " ")
+            self.error = f"{names[int(found[1])]}, {box}: {self.error}"
 
     def read_definition(self, before: Schema) -> dict[str, Any]:
         """Return the definition that was typed, over the one in force; a row without a name is no field. Raises
@@ -87,7 +115,8 @@ def _cells(spec: FieldSpec) -> dict[str, str]:
     }
 
 
-def _read_row(cells: Mapping[str, str], before: FieldSpec | None) -> dict[str, Any]:
+def _read_row(typed: Mapping[str, str], before: FieldSpec | None) -> dict[str, Any]:
+    cells = {name: text if _has_use(typed["kind"], name) else "" for name, text in typed.items()}
     spec: dict[str, Any] = {"name": cells["name"], "kind": cells["kind"], "title": cells["title"]}
     if before is not None:
         spec["help"] = before.help
@@ -100,6 +129,13 @@ def _read_row(cells: Mapping[str, str], before: FieldSpec | None) -> dict[str, A
     if cells["many"]:
         spec["many"] = True
     return spec
+
+
+def _has_use(kind: str, box: str) -> bool:
+    # A kind that there is not is refused by its own name, and a text keeps the weight that it was given elsewhere.
+    if box == "weight" or box not in _USED_BY or kind not in set(FieldKind):
+        return True
+    return kind in _USED_BY[box]
 
 
 def _read_choice(line: str, titles: Mapping[str, str]) -> dict[str, Any]:

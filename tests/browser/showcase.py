@@ -3,10 +3,12 @@
 import json
 import math
 import random
+import re
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
+from django.db.models import Sum
 from django.utils import timezone
 
 from apps.accounts.access import Caller
@@ -41,6 +43,7 @@ QUESTIONS = (
     ("Find the invoice from March and tell me the VAT", "find_invoice", {"month": "2026-03"}),
 )
 ANSWER = "Yes, I looked it up for you: it is on its way and should be with you tomorrow before noon. Anything else?"
+TOKENS = {11 + 283 * number: piece for number, piece in enumerate(re.findall(r" ?\w+|[^\w\s]", ANSWER))}  # their texts
 N_STEPS, STEPS_DONE = 24, 13
 
 
@@ -52,31 +55,36 @@ class Showcase:
     run: Run
 
 
-def build_showcase(*, project: Project, owner: User) -> Showcase:
-    """Fill the project."""
+def build_showcase(*, project: Project, owner: User, engine_url: str) -> Showcase:
+    """Fill the project; its engine is at `engine_url`, and knows the texts of `TOKENS`."""
     chance = random.Random(4)
     Project.objects.filter(pk=project.pk).update(name="Shop assistant")
     clerk = AgentFactory.create(project=project, name="Shop clerk", slug="shop-clerk")
     claw = AgentFactory.create(project=project, name="OpenClaw on the Mac mini", slug="openclaw")
     keys = {agent.id: ApiKeyFactory.create(agent=agent, name="laptop", created_by=owner) for agent in (clerk, claw)}
-    versions = _add_versions(project)
+    versions = _add_versions(project, engine_url)
     rows = [_add_trajectory(number, (clerk, claw), keys, versions, chance) for number in range(60)]
     for number, row in enumerate(rows[:54]):
         if number % 5 != 4:
             value = round(max(-1.0, min(1.0, chance.gauss(0.1 + number / 80, 0.45))), 2)
             add_label(caller=Caller(key=keys[row.agent_id]), trajectory=row, value=value)
     shown = rows[52]
+    n_tokens = shown.steps.aggregate(prompt=Sum("n_prompt_tokens"), completion=Sum("n_completion_tokens"))
+    Trajectory.objects.filter(pk=shown.pk).update(
+        n_prompt_tokens=n_tokens["prompt"], n_completion_tokens=n_tokens["completion"]
+    )
     add_label(
         caller=Caller(user=owner), trajectory=shown, value=1.0, text="Looked it up before answering, and was kind."
     )
     return Showcase(trajectory=shown, run=_add_run(project, owner, versions, rows, chance))
 
 
-def _add_versions(project: Project) -> list[Version]:
+def _add_versions(project: Project, engine_url: str) -> list[Version]:
     policy = ensure_policy(
         project=project, slug="shop", base_model="smollm2-135m-instruct", base_model_dir="models/base"
     )
-    EngineFactory.create(base_model=policy.base_model, state=EngineState.UP, last_seen_at=timezone.now())
+    now = timezone.now()
+    EngineFactory.create(base_url=engine_url, base_model=policy.base_model, state=EngineState.UP, last_seen_at=now)
     versions = [policy.versions.get()]
     for number in range(1, 5):
         verification = {"mean_abs_diff": 0.012 + 0.001 * number, "max_abs_diff": 0.31}
@@ -150,8 +158,8 @@ def _add_steps(
         messages=[{"role": "tool", "tool_call_id": call["id"], "content": json.dumps({"state": "on its way"})}],
         text=ANSWER,
         prompt_ids=list(range(40)),
-        completion_ids=[chance.randint(20, 48_000) for _ in range(31)],
-        token_logprobs=_logprobs(31, chance),
+        completion_ids=list(TOKENS),
+        token_logprobs=_logprobs(len(TOKENS), chance),
         temperature=0.8,
         started_at=began + timedelta(seconds=2),
         ended_at=began + timedelta(seconds=4.1),

@@ -68,6 +68,14 @@ async def test_a_person_rewards_by_key_and_undoes_it(
     await page.locator(".toast").get_by_role("button", name="Undo").click()
     await expect(page.locator("#reward-panel .big-reward")).to_have_text("–")
 
+    await page.get_by_text("A finer number, or a reason").click()
+    await page.locator("#fine-text").evaluate("(box) => { box.style.height = '180px'; }")  # pulled by its corner
+    await page.get_by_label("Reward −1 to 1").fill("0.5")
+    await page.get_by_role("button", name="Save reward").click()
+    await expect(page.locator("#reward-panel .big-reward")).to_have_text("+0.50")
+    await page.locator(".toast").get_by_role("button", name="Undo").last.click()
+    await expect(page.locator("#reward-panel .big-reward")).to_have_text("–")
+
     await call(add_label, caller=Caller(key=key), trajectory=trajectory, value=0.25)
     await expect(page.locator("#reward-panel .big-reward")).to_have_text("+0.25", timeout=SOON_MS)
 

@@ -1,10 +1,10 @@
 """Every page by day, by night and on a telephone: nothing complains, nothing spills, everything has a name.
 
 The pictures stay in test-artifacts/. The README shows one of them:
-`cp test-artifacts/run-top-light.png docs/screenshots/console.png`.
+`cp test-artifacts/tokens-light.png docs/screenshots/console.png`.
 """
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 
 import pytest
 from asgiref.sync import sync_to_async
@@ -12,12 +12,13 @@ from playwright.async_api import Browser
 
 from apps.accounts.models import Project, User
 from tests.browser.conftest import ROOT, Child, Window
-from tests.browser.showcase import Showcase, build_showcase
+from tests.browser.showcase import TOKENS, Showcase, build_showcase
 from tests.factories.accounts import PASSWORD
+from tests.fakes.adapter_engine import FakeEngine, serve_engine
 
 pytestmark = [pytest.mark.real, pytest.mark.django_db(transaction=True), pytest.mark.timeout(300)]
 
-LOOKS = {"light": (1360, "light"), "dark": (1360, "dark"), "phone": (360, "light")}
+LOOKS = {"light": (1440, 900, "light"), "dark": (1360, 860, "dark"), "phone": (360, 860, "light")}
 BARRIERS = """async () => {
     const runOnly = ['wcag2a', 'wcag2aa', 'wcag21a', 'wcag21aa', 'wcag22aa', 'best-practice'];
     const { violations } = await axe.run({ runOnly });
@@ -40,16 +41,17 @@ async def find_barriers(window: Window) -> list[str]:
 
 
 @pytest.fixture
-def showcase(transactional_db: None, project: Project, owner: User) -> Showcase:
-    return build_showcase(project=project, owner=owner)
+def showcase(transactional_db: None, project: Project, owner: User) -> Iterator[Showcase]:
+    with serve_engine(FakeEngine(texts=TOKENS)) as engine:
+        yield build_showcase(project=project, owner=owner, engine_url=engine.base_url)
 
 
 @pytest.fixture(params=sorted(LOOKS))
 async def dressed(request: pytest.FixtureRequest, browser: Browser, web: Child) -> AsyncIterator[tuple[str, Window]]:
     """A window of one look, and its name."""
-    width, scheme = LOOKS[request.param]
+    width, height, scheme = LOOKS[request.param]
     context = await browser.new_context(
-        viewport={"width": width, "height": 860}, color_scheme="dark" if scheme == "dark" else "light"
+        viewport={"width": width, "height": height}, color_scheme="dark" if scheme == "dark" else "light"
     )
     page = await context.new_page()
     window = Window(page=page, base_url=web.environment["CLAW_BASE_URL"])
@@ -82,8 +84,6 @@ async def test_pages_look_right(dressed: tuple[str, Window], showcase: Showcase,
         await window.open(address)
         await window.page.wait_for_timeout(300)
         await window.shoot(f"{name}-{look}", full_page=name in {"run", "new-run", "trajectory"})
-        if name == "run":
-            await window.shoot(f"run-top-{look}")
         outline = await window.page.evaluate(OUTLINE)
         assert outline == {"spill": 0, "h1": 1, "main": 1, "twins": []}, name
         assert await find_barriers(window) == [], name

@@ -34,6 +34,7 @@ class FakeEngine:
     is_paused: bool = False
     refuses_folders: set[str] = field(default_factory=set)  # whole models that it does not take
     offset_of: dict[str, float] = field(default_factory=dict)  # folder of a whole model → added to every log-prob
+    texts: dict[int, str] = field(default_factory=dict)  # of tokens; others are spelled by their number
 
     def models(self) -> dict[str, Any]:
         base = {"id": self.base_model, "object": "model", "parent": None, "max_model_len": 2048}
@@ -109,7 +110,7 @@ class FakeEngine:
         return 200, {"choices": choices}
 
     def _detokenize(self, body: dict[str, Any]) -> tuple[int, Any]:
-        return 200, {"prompt": "".join(f"<{token}>" for token in body["tokens"])}
+        return 200, {"prompt": "".join(self.texts.get(token, f"<{token}>") for token in body["tokens"])}
 
     def _chat(self, body: dict[str, Any]) -> tuple[int, Any]:
         if not self._knows(body["model"]):

@@ -76,6 +76,7 @@ class GraderPage:
     backfills: list[tuple[Backfill, Progress]]
     n_waiting: int
     failures: list[Grading]
+    field_words: str
 
     @property
     def is_tried(self) -> bool:
@@ -91,6 +92,7 @@ def read_grader_page(grader: Grader, version: GraderVersion, *, hidden: Hidden) 
     gradings = Grading.objects.filter(version=version)
     backfills = Backfill.objects.filter(version=version).select_related("author", "key").order_by("-pk")[:5]
     dry_run = DryRun.objects.filter(version=version).order_by("-pk").first()
+    words = {spec.name: spec.words for spec in find_schema(grader.project_id).fields.fields}
     failed = gradings.filter(state=GradingState.FAILED).select_related("trajectory").order_by("-ended_at")
     return GraderPage(
         grader=grader,
@@ -102,4 +104,5 @@ def read_grader_page(grader: Grader, version: GraderVersion, *, hidden: Hidden) 
         backfills=[(backfill, read_progress(backfill)) for backfill in backfills],
         n_waiting=gradings.filter(state__in=[GradingState.WAITING, GradingState.RUNNING]).count(),
         failures=list(failed[:SHOWN]),
+        field_words=words.get(version.field, version.field),
     )

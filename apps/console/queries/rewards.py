@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from django.db.models import Q
 
 from apps.accounts.access import Caller
-from apps.accounts.models import Project, User
+from apps.accounts.models import Project, Role, User
 from apps.core.errors import NotFound
 from apps.feedback.models import Label, LabelQuerySet, Source
 from apps.feedback.rewards import score_seen
@@ -19,9 +19,10 @@ SHOWN = 50
 
 @dataclass(frozen=True, kw_only=True)
 class RewardPanel:
-    """The labels that stand, the person's own reward, and the sum in words."""
+    """The labels that stand, each with whether this person may take it back, their own reward, and the sum in words."""
 
-    labels: list[Label]
+    labels: list[tuple[Label, bool]]
+    is_cut: bool  # there are older ones
     own: Label | None
     n_step_labels: int
     explanation: str
@@ -40,22 +41,25 @@ def own_step_values(trajectory: Trajectory, *, user: User) -> dict[str, float]:
     return {str(label.step_id): label.value for label in rows if label.value is not None}
 
 
-def read_panel(trajectory: Trajectory, *, caller: Caller, hidden: Hidden) -> RewardPanel:
+def read_panel(trajectory: Trajectory, *, caller: Caller, role: Role, hidden: Hidden) -> RewardPanel:
     """Return the labels of the whole trajectory that the caller may see, and the explanation of its reward."""
     seen = standing_labels(trajectory).seen_by(caller, hidden=hidden)
-    labels = list(seen.filter(step=None).order_by("pk")[:SHOWN])
-    own = [label for label in labels if _is_own_reward(label, caller.user)]
+    newest = list(seen.filter(step=None).order_by("-pk")[: SHOWN + 1])
+    labels = newest[SHOWN - 1 :: -1]
+    own = [label for label in labels if _is_own(label, caller.user) and label.field == REWARD_FIELD]
     n_steps = seen.exclude(step=None).order_by().values("step_id").distinct().count()
+    orders = role.includes(Role.TRAINER)
     return RewardPanel(
-        labels=labels,
+        labels=[(label, orders or _is_own(label, caller.user)) for label in labels],
+        is_cut=len(newest) > SHOWN,
         own=own[-1] if own else None,
         n_step_labels=n_steps,
         explanation=explain(score_seen(caller, trajectory)),
     )
 
 
-def _is_own_reward(label: Label, user: User | None) -> bool:
-    return label.author == user and label.source == Source.HUMAN and label.field == REWARD_FIELD
+def _is_own(label: Label, user: User | None) -> bool:
+    return label.author == user and label.source == Source.HUMAN
 
 
 def find_own_label(project: Project, label_id: str, *, user: User) -> Label:

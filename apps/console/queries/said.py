@@ -1,7 +1,9 @@
-"""Everything that people said of a trajectory, its steps and spans of their words, as its page shows it."""
+"""What was said of a trajectory beside what its reward adds up from: words, and all of its steps and spans of words."""
 
 import json
 from dataclasses import dataclass
+
+from django.db.models import Q
 
 from apps.accounts.access import Caller
 from apps.accounts.models import Project, Role, User
@@ -50,6 +52,7 @@ class SaidPanel:
 def read_panel(trajectory: Trajectory, *, caller: Caller, role: Role, hidden: Hidden) -> SaidPanel:
     """Return the panel, with what the caller may see."""
     rows = Label.objects.standing().filter(trajectory=trajectory).seen_by(caller, hidden=hidden)
+    rows = rows.exclude(Q(value__isnull=False) | Q(said__isnull=False), step=None)  # the panel of the reward has those
     labels = list(rows.select_related("author", "key", "step").defer(*_HEAVY_OF_STEP).order_by("-pk")[: SHOWN + 1])
     pairs = Preference.objects.standing().filter(trajectory=trajectory).seen_by(caller, hidden=hidden)
     pairs = pairs.select_related("author", "key", "step").defer(*_HEAVY_OF_STEP)

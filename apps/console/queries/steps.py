@@ -62,6 +62,11 @@ class StepCard:
         return sum(message.n_left_out for message in (*self.new_messages, self.answer))
 
     @property
+    def is_told(self) -> bool:
+        """Nobody measured it: an import says what was said, and neither how long it took nor how it was sampled."""
+        return not self.step.is_exact and self.step.ended_at == self.step.started_at
+
+    @property
     def seconds(self) -> float:
         return (self.step.ended_at - self.step.started_at).total_seconds()
 

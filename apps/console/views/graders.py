@@ -148,6 +148,7 @@ def _render(page: Page, version: GraderVersion, *, secret: str = "") -> HttpResp
     return page.render(
         "console/grader.html",
         shown=shown,
+        settings=GraderForm.of_version(shown.kind, version).settings,
         secret=secret,
         most=services.MAX_DRY_RUN,
         curl=curl("POST", address, {"n": 20}),

@@ -39,9 +39,10 @@ def schema(page: Page) -> HttpResponse:
         definition = form.read_definition(find_schema(page.project.pk).fields)
         _, job = change_schema(caller=page.caller, project=page.project, definition=definition, note=form.note)
     except ServiceError as error:
-        form.error = error.message
+        form.place(error)
         return page.render("console/schema.html", form=form, status=error.status)
-    return page.done("In force. Rewards are computed anew.", to=page.url("bulk_job", job.pk))
+    follow = page.url("bulk_job", job.pk)
+    return page.done("In force. Rewards are computed anew.", to=page.url("rewards"), follow=follow)
 
 
 @project_page("POST", role=Role.TRAINER)

@@ -68,7 +68,7 @@ def _show_again(page: Page, trajectory_id: str, *, message: str, undo: str = "")
         "console/parts/said_reply.html",
         trajectory=found,
         said_panel=said.read_panel(found, caller=page.caller, role=page.role, hidden=page.hidden),
-        panel=rewards.read_panel(found, caller=page.caller, hidden=page.hidden),
+        panel=rewards.read_panel(found, caller=page.caller, role=page.role, hidden=page.hidden),
     )
     return with_toast(response, message, undo=undo, undo_target="#said-panel")
 

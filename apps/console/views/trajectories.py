@@ -44,7 +44,7 @@ def trajectory(page: Page, trajectory_id: str) -> HttpResponse:
         window=window,
         step_map=draw_map([card.step for card in window.cards]),
         focus=focus,
-        panel=rewards.read_panel(found, caller=page.caller, hidden=page.hidden),
+        panel=rewards.read_panel(found, caller=page.caller, role=page.role, hidden=page.hidden),
         said_panel=said.read_panel(found, caller=page.caller, role=page.role, hidden=page.hidden),
         lineage=steps.read_lineage(found),
         idle_close_s=settings.CLAW.idle_close_s,
@@ -142,7 +142,7 @@ def _after_label(page: Page, trajectory_id: str, *, step_id: str, message: str, 
     if not page.is_htmx:
         return page.done(message, to=page.url("trajectory", trajectory_id))
     found = queries.find_trajectory(page.project, trajectory_id)
-    panel = rewards.read_panel(found, caller=page.caller, hidden=page.hidden)
+    panel = rewards.read_panel(found, caller=page.caller, role=page.role, hidden=page.hidden)
     context: dict[str, Any] = {"trajectory": found, "panel": panel}
     if step_id:
         step = steps.find_step(found, step_id)

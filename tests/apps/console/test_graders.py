@@ -1,6 +1,7 @@
 """The pages of rewards: score schema, graders, tokens of web pages."""
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,13 +21,14 @@ from apps.feedback.graders.services import VersionDraft, create_grader
 from apps.feedback.graders.trying import run_dry_run
 from apps.feedback.models import Label, ScoreSchema
 from apps.feedback.schemas import find_schema
-from apps.feedback.score_schema import DEFAULT, read_schema
+from apps.feedback.score_schema import DEFAULT, FieldKind, read_schema
 from apps.feedback.services import add_label
 from apps.feedback.thumbs.models import ThumbToken
 from apps.trajectories.models import Trajectory
 from tests.fakes.webhook import serve_webhook
 
 pytestmark = pytest.mark.django_db
+ROOT = Path(__file__).resolve().parents[3]
 
 STARS = {"name": "stars", "kind": "scale", "low": 1, "high": 5, "weight": 2, "title": "How clear?"}
 MOOD = {
@@ -73,12 +75,13 @@ class TestSchema:
             "note": "moods",
         }
         answer = trainer_browser.post("/p/shop/rewards/schema", typed)
-        assert answer["Location"].startswith("/p/shop/jobs/job_")
+        assert answer["Location"] == "/p/shop/rewards"
         schema = find_schema(project.pk).fields
         assert schema.trust == ({"human": 1, "judge": 0.3}, {"rule": 1})
         assert schema.find_field("reward").weight == 0.5
         assert [choice.reward for choice in schema.find_field("mood").choices] == [1, -1, None]
         html = trainer_browser.get("/p/shop/rewards").content.decode()
+        assert 'Rewards are computed anew. <a href="/p/shop/jobs/job_' in html
         assert "moods" in html
         assert "judge \N{MULTIPLICATION SIGN} 0.3" in html
 
@@ -88,12 +91,26 @@ class TestSchema:
         data = {f"{row.number}.{name}": value for row in form.rows for name, value in row.cells.items()}
         assert read_schema(SchemaForm.of_data({**data, "trust": form.trust}).read_definition(schema)) == schema
 
+    def test_boxes_of_other_kinds_are_hidden_and_not_meant(self, trainer_browser: Client, project: Project) -> None:
+        row = {"name": "polite", "kind": "binary", "low": "1", "high": "x", "choices": "a = 9", "many": "on"}
+        typed = {f"0.{name}": text for name, text in row.items()}
+        assert trainer_browser.post("/p/shop/rewards/schema", {**typed, "trust": "human 1"}).status_code == 302
+        made = find_schema(project.pk).fields.find_field("polite")
+        assert (made.kind, made.low, made.choices, made.many) == ("binary", None, (), False)
+        html = trainer_browser.get("/p/shop/rewards/schema").content.decode()
+        assert '<div class="field" data-kinds="scale number"><label for="l-1">From' in html
+
+    @pytest.mark.parametrize("kind", list(FieldKind))
+    def test_the_page_hides_what_a_kind_has_no_use_for(self, kind: FieldKind) -> None:
+        rules = (ROOT / "static/css/rewards.css").read_text()
+        assert f'.by-kind:has(option[value="{kind}"]:checked) [data-kinds]:not([data-kinds~="{kind}"])' in rules
+
     @pytest.mark.parametrize(
         ("typed", "reason"),
         [
             ({"0.name": "x", "0.kind": "scale"}, "needs low and high"),
             ({"0.name": "x", "0.kind": "binary", "0.weight": "much"}, "is no number"),
-            ({"0.name": "X", "0.kind": "binary"}, "fields.0.name"),
+            ({"0.name": "X", "0.kind": "binary"}, "X, name: String should match"),
             ({"trust": "oracle 1"}, "no source"),
         ],
     )

@@ -51,7 +51,8 @@ def test_htmx_gets_the_panel_and_an_undo(reviewer_browser: Client, page: str) ->
     html = answer.content.decode()
     assert html.lstrip().startswith('<section class="sheet" id="said-panel"')
     assert 'id="reward-panel"' in html
-    assert ">reward: 1</span>" in html
+    assert "+1.00" in html.split('id="reward-panel"')[1]
+    assert html.count("formaction=") == 1  # the label stands in one of the two panels
     assert "/unsay" in answer["HX-Trigger"]
 
 
