@@ -248,7 +248,10 @@ class TestImports:
         html = trainer_browser.get(address).content.decode()
         assert '<td class="num">2</td><td class="wrap">this is not JSON' in html
         assert "talks.jsonl" in trainer_browser.get(IMPORTS).content.decode()
-        assert Trajectory.objects.get().title == "Weather?"
+        assert "runs/new?recipe.algorithm=sft&amp;selection.agent=clerk" in html
+        row = Trajectory.objects.get()
+        assert row.title == "Weather?"
+        assert "tokens not counted" in trainer_browser.get(f"/p/shop/trajectories/{row.pk}").content.decode()
 
     def test_the_form_chooses(self, trainer_browser: Client, dataset: Dataset, agent: Agent) -> None:
         send(trainer_browser, LINE, dataset=dataset.id, channel="val", on_error="all", again="1", row_format="openai")
