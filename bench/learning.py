@@ -4,8 +4,9 @@
 
 A tiny model that sorts digits badly is trained by each recipe through the trainer's own steps and the web side's own
 advantages and pairs, on answers that it samples itself. Then the same with answers that are K versions old, under each
-correction; and estimators with one try at each prompt beside four. Prints tables of mean rewards and, last, one line
-`BENCH_LEARNING {json}`. Runs in the ML environment on the CPU, in one process.
+correction; and estimators with one try at each prompt beside four. Prints tables of mean rewards (of a reward model,
+which answers nothing, the share of pairs that it tells apart) and, last, one line `BENCH_LEARNING {json}`. Runs in the
+ML environment on the CPU.
 """
 
 import argparse
@@ -28,18 +29,22 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers.utils.logging import disable_progress_bar
+from transformers.utils.logging import disable_progress_bar, set_verbosity_error
 
 from apps.core.contracts.training import LoraSettings, OptimizerSettings, TrainJob
+from apps.training.choices import PAIRED
 from apps.training.estimators import BaselineState
 from apps.training.objectives import build_critic, build_loss
 from apps.training.recipes import RecipeConfig, read_recipe
 from bench.learning_batches import build_batch
 from bench.learning_task import draw_puzzles, play, teach_badly
 from worker.trainer.algorithms import ALGORITHMS
+from worker.trainer.imitation import build_parts
+from worker.trainer.label_steps import list_endings, read_verdicts, weigh_verdicts
+from worker.trainer.model import load_policy
 
 N_TRIES = 48
-N_EVALUATED = 256
+N_EVALUATED = 1024  # of which the mean is good to about 0.01
 GROUP = 4
 BOLDNESS = 4  # a model of 100,000 weights bears larger steps than those that recipes are made for
 LAGS = (0, 1, 2, 4, 8, 16)
@@ -48,6 +53,8 @@ RECIPES: Mapping[str, Mapping[str, Any]] = {
     "ema": {},
     "batch": {"estimator": "batch"},
     "reinforce_pp": {"estimator": "reinforce_pp"},
+    "reinforce_pp, k1": {"estimator": "reinforce_pp", "kl": "k1_reward"},
+    "reinforce_pp_baseline": {"estimator": "reinforce_pp_baseline"},
     "rloo": {"estimator": "rloo"},
     "grpo": {"estimator": "grpo"},
     "dr_grpo": {"estimator": "dr_grpo", "aggregation": "constant", "constant_tokens": 5},
@@ -67,6 +74,7 @@ RECIPES: Mapping[str, Mapping[str, Any]] = {
     "bco": {"algorithm": "unpaired", "loss": "bco", "good_above": 0.7, "learning_rate": 5e-4},
     "hindsight": {"algorithm": "hindsight", "reward_weight": 0.0},
     "hindsight_top": {"algorithm": "hindsight", "reward_weight": 0.0, "top_tokens": 4},
+    "reward_model": {"algorithm": "reward_model", "learning_rate": 5e-4},
 }
 STALE: Mapping[str, Mapping[str, Any]] = {
     "none": {},
@@ -149,7 +157,7 @@ class Lesson:
 
 @dataclass(frozen=True, kw_only=True)
 class Learnt:
-    """Mean rewards before and after, and how long it took."""
+    """Mean rewards (or shares of pairs told apart) before and after, and how long it took."""
 
     before: float
     after: float
@@ -165,18 +173,20 @@ def learn(lesson: Lesson, *, model_dir: Path, seed: int, n_steps: int) -> Learnt
     job = build_job(recipe, model_dir=model_dir, seed=seed)
     algorithm = ALGORITHMS[job.algorithm]
     policy = algorithm.load(job)
+    speaker = policy if algorithm.speaks else load_policy(job)
     engine = OneProcess(policy, learning_rate=job.optimizer.learning_rate)
-    before = evaluate(policy, seed=seed)
+    measure = evaluate if algorithm.speaks else partial(tell_apart, engine, recipe=recipe, job=job)
+    before = measure(speaker, seed=seed)
     weights: deque[Any] = deque(maxlen=lesson.lag + 1)
     state = BaselineState()
     for step in range(1, n_steps + 1):
-        weights.append(adapter_of(policy))
-        with spoken_by(policy, weights[0]):
-            tries = play(policy.model, draw_puzzles(N_TRIES // lesson.group, chance=chance) * lesson.group)
+        weights.append(adapter_of(speaker))
+        with spoken_by(speaker, weights[0]):
+            tries = play(speaker.model, draw_puzzles(N_TRIES // lesson.group, chance=chance) * lesson.group)
         batch, state = build_batch(step, tries, recipe=recipe, state=state)
         if batch.samples or batch.judged:
             algorithm.train(engine, batch, job=job, ranks=engine)
-    return Learnt(before=before, after=evaluate(policy, seed=seed), seconds=time.monotonic() - began)
+    return Learnt(before=before, after=measure(speaker, seed=seed), seconds=time.monotonic() - began)
 
 
 def adapter_of(policy: Any) -> dict[str, Tensor]:
@@ -202,6 +212,18 @@ def evaluate(policy: Any, *, seed: int) -> float:
     torch.manual_seed(seed)
     tries = play(policy.model, draw_puzzles(N_EVALUATED, chance=random.Random(f"evaluation {seed}")))
     return statistics.fmean(each.reward for each in tries)
+
+
+def tell_apart(engine: OneProcess, speaker: Any, *, recipe: RecipeConfig, job: TrainJob, seed: int) -> float:
+    """Return the share of pairs of answers to puzzles, the same for a seed, that a reward model orders rightly."""
+    torch.manual_seed(seed)
+    puzzles = draw_puzzles(N_EVALUATED // GROUP, chance=random.Random(f"evaluation {seed}"))
+    batch, _ = build_batch(1, play(speaker.model, puzzles * GROUP), recipe=recipe, state=BaselineState())
+    ranks: Any = engine
+    samples = list_endings(batch.judged)
+    parts = build_parts(samples, job=job, ranks=ranks)
+    verdicts, _ = read_verdicts(engine, samples, parts, judged=batch.judged, job=job, ranks=ranks)
+    return weigh_verdicts(verdicts, job.loss)[1]["accuracy"]
 
 
 Lessons = Mapping[str, Sequence[Lesson]]
@@ -259,9 +281,10 @@ PRINTS: Mapping[str, Callable[[Iterator[dict[str, Any]]], list[dict[str, Any]]]]
 
 
 def settle_down() -> None:
-    """Have this process take one core, since the model is too small to share out, and draw no bars between the rows."""
+    """Have this process take one core, since the model is too small to share out, and say nothing between the rows."""
     torch.set_num_threads(1)
     disable_progress_bar()
+    set_verbosity_error()
 
 
 def run(options: argparse.Namespace, *, model_dir: Path) -> dict[str, Any]:
@@ -286,7 +309,7 @@ def run(options: argparse.Namespace, *, model_dir: Path) -> dict[str, Any]:
 def is_grouped(settings: Mapping[str, Any]) -> bool:
     """Say whether the recipe compares tries at one prompt."""
     recipe = read_recipe(dict(settings))
-    return recipe.group_size is not None or recipe.algorithm == "preference"
+    return recipe.group_size is not None or recipe.algorithm in PAIRED
 
 
 def main() -> None:

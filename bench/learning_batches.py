@@ -9,6 +9,7 @@ from typing import Any
 
 from apps.core.contracts.labelled import Answer, Conversation, Judged
 from apps.core.contracts.training import Probe, TrainBatch, TrainSample
+from apps.training.choices import PAIRED
 from apps.training.estimators import BaselineState, Scored, compute_advantages
 from apps.training.judging import Tried, accept, compare_tries, judge, match_tries
 from apps.training.recipes import RecipeConfig
@@ -75,7 +76,7 @@ def _judge(tries: Sequence[Try], *, recipe: RecipeConfig) -> list[Judged]:
         return [each for one in tried for each in accept(one, above=recipe.own("good_above"))]
     if recipe.algorithm == "unpaired":
         return [each for one in tried for each in judge(one, above=recipe.own("good_above"))]
-    if recipe.algorithm != "preference":
+    if recipe.algorithm not in PAIRED:
         return []
     groups: dict[Any, dict[str, float]] = {}
     for n, each in enumerate(tries):

@@ -46,8 +46,9 @@ class Puzzle:
 
 
 def draw_puzzles(n: int, *, chance: random.Random) -> list[Puzzle]:
-    """Return `n` puzzles."""
-    return [Puzzle(digits=tuple(chance.randrange(10) for _ in range(N_DIGITS))) for _ in range(n)]
+    """Return `n` different puzzles: by chance no two tries are at one prompt."""
+    numbers = chance.sample(range(10**N_DIGITS), n)
+    return [Puzzle(digits=tuple(int(digit) for digit in f"{number:0{N_DIGITS}}")) for number in numbers]
 
 
 def teach_badly(folder: Path, *, n_steps: int) -> None:

@@ -16,7 +16,7 @@ from worker.trainer.aggregation import weigh_samples
 from worker.trainer.losses import PolicyTokens, policy_loss
 from worker.trainer.model import Policy, build_engine, load_policy
 from worker.trainer.ranks import Ranks
-from worker.trainer.steps import optimizer_step, prepare_minibatch
+from worker.trainer.steps import Foresight, optimizer_step, prepare_minibatch
 
 Samples = Sequence[TrainSample]
 
@@ -46,13 +46,13 @@ class Rows:
 
 def make_ours(samples: Samples, *, job: TrainJob, ranks: Ranks) -> Contender:
     """The trainer's own step, planning and packing included."""
-    engine = build_engine(load_policy(job), job)
+    engine, foresight = build_engine(load_policy(job), job), Foresight(samples=samples)
 
     def step() -> float:
-        parts = prepare_minibatch(engine, samples, job=job, ranks=ranks)
+        parts = prepare_minibatch(engine, samples, job=job, ranks=ranks, foresight=foresight)
         return float(optimizer_step(engine, parts, job=job, ranks=ranks).sums.loss)
 
-    parts = prepare_minibatch(engine, samples, job=job, ranks=ranks)
+    parts = prepare_minibatch(engine, samples, job=job, ranks=ranks, foresight=foresight)
     return Contender(name="ours", n_computed=sum(len(part.micro.trie.token_ids) for part in parts), step=step)
 
 

@@ -1,9 +1,10 @@
 """Makes the engines' rows true and the engines what the rows ask for: health, adapters lost in a restart, old adapters.
 
-Runs every few seconds; each pass is complete in itself. Knows nothing of how versions are verified.
+Runs every few seconds, beside whoever verifies versions; each pass is complete in itself. Knows nothing of how versions
+are verified, and leaves alone what is under its check.
 """
 
-from datetime import timedelta
+from datetime import datetime, timedelta
 from urllib.parse import urlsplit
 
 import structlog
@@ -43,6 +44,7 @@ log = structlog.get_logger(__name__)
 
 PATIENCE_S = 30  # how long an engine may be silent, but reachable, before it counts as down
 PENDING_S = 20  # after which a published version's refresh is asked for again
+ASKED_S = 5.0  # for which such a message counts: while a check takes its time they must not pile up behind it
 PROVIDER_EVERY_S = 60  # how often somebody else's server is asked whether it is there
 KEEP_NEWEST = 3  # ready versions of a policy that stay loaded beside the aliased ones
 
@@ -63,8 +65,9 @@ def reconcile_engine(engine: Engine) -> bool:
     has_news = False
     try:
         with EngineClient(engine.base_url) as client:
+            asked_at = timezone.now()
             models = client.list_models()
-            has_news |= _learn_models(engine, models)
+            has_news |= _learn_models(engine, models, asked_at=asked_at)
             has_news |= restore_weights(engine, client=client)
             has_news |= restore_aliased_versions(engine, models, client=client)
     except EngineMoving:
@@ -106,8 +109,11 @@ def _learn_provider(engine: Engine) -> bool:
     return _set_state(engine, EngineState.UP)
 
 
-def _learn_models(engine: Engine, models: list[ServedModel]) -> bool:
-    """Take over the base model's name and length, and that adapters are gone which a restart has swept away."""
+def _learn_models(engine: Engine, models: list[ServedModel], *, asked_at: datetime) -> bool:
+    """Take over the base model's name and length, and that adapters are gone which a restart has swept away.
+
+    Those that were loaded after the engine was asked are not in its answer.
+    """
     names = {model.name for model in models}
     base = next((model for model in models if not model.parent), None)
     base_model, length = (base.name, base.max_model_len) if base else ("", None)
@@ -117,8 +123,8 @@ def _learn_models(engine: Engine, models: list[ServedModel]) -> bool:
     if has_news:
         engine.base_model = base_model
         Engine.objects.filter(pk=engine.pk).update(base_model=base_model)
-    loaded = Deployment.objects.filter(engine=engine, state=DeploymentState.LOADED).select_related("version")
-    for deployment in loaded:
+    loaded = Deployment.objects.filter(engine=engine, state=DeploymentState.LOADED, changed_at__lt=asked_at)
+    for deployment in loaded.select_related("version"):
         if deployment.version.is_adapter and deployment.version.engine_name not in names:
             has_news |= record_deployment(engine, deployment.version, state=DeploymentState.UNLOADED)
     return has_news
@@ -148,11 +154,9 @@ def restore_weights(engine: Engine, *, client: EngineClient) -> bool:
     """Have the engine hold what live names: after a restart, in the middle of a change, or once another whole model has
     been verified in its place.
     """
-    if engine.moving_since is not None and not is_stuck(engine):
+    engine.refresh_from_db(fields=["weights", "moving_since"])  # the pass may have been busy with others for a while
+    if (engine.moving_since is not None and not is_stuck(engine)) or not _learn_weights(engine, client=client):
         return False
-    if engine.weights is not None and client.read_weights_name() != engine.weights.id:
-        Engine.objects.filter(pk=engine.pk).update(weights=None)
-        engine.weights = None
     wanted = _live_whole_version(engine)
     if engine.moving_since is None and engine.weights_id == (wanted.id if wanted else None):
         return False
@@ -169,6 +173,20 @@ def restore_weights(engine: Engine, *, client: EngineClient) -> bool:
     if wanted is not None:
         record_deployment(engine, wanted, state=DeploymentState.LOADED)
     return True
+
+
+def _learn_weights(engine: Engine, *, client: EngineClient) -> bool:
+    """Note that a restart has swept a whole model away. Returns whether its place is ours to fill.
+
+    It is not while another process changes the weights, nor while a version is verified in it: whoever does that gives
+    live its engine back.
+    """
+    if engine.weights is not None and client.read_weights_name() != engine.weights.id:
+        unmoved = Engine.objects.filter(pk=engine.pk, weights=engine.weights, moving_since=engine.moving_since)
+        if unmoved.update(weights=None) != 1:
+            return False
+        engine.weights = None
+    return engine.weights is None or engine.weights.state != VersionState.PUBLISHED
 
 
 def _live_whole_version(engine: Engine) -> Version | None:
@@ -241,4 +259,4 @@ def queue_pending_versions() -> None:
     pending = Version.objects.filter(state=VersionState.PUBLISHED, created_at__lt=limit)
     served = Engine.objects.filter(is_enabled=True, state=EngineState.UP).values("base_model")
     for version in pending.filter(policy__base_model__in=served):
-        queue_task(REFRESH_VERSION, version.id)
+        queue_task(REFRESH_VERSION, version.id, expires_s=ASKED_S)

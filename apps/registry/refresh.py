@@ -55,6 +55,8 @@ def refresh_version(version: Version) -> None:
         reports = verify_on_engines(version)
     except EngineUnreachable as error:
         services.note_delay(version, reason=error.message)
+        if version.is_whole:
+            put_live_back(version)
         return
     except (VerificationFailed, EngineRefused, EngineNonsense) as error:
         log.warning("version.failed", version=version.id, reason=error.message)

@@ -17,6 +17,9 @@ PREFERENCE = "preference"
 UNPAIRED = "unpaired"
 REWARD_MODEL = "reward_model"
 CRITIC = "gae"
+WHITENED = ("reinforce_pp", "reinforce_pp_baseline")  # estimators that divide by the spread over the batch's tokens
+BY_GROUP_SCALE = ("grpo", "maxrl")  # estimators that divide by what the rewards of a group are
+K1_REWARD = "k1_reward"
 KTO = "kto"
 LEAST_OF_KTO = 3  # samples an optimizer step: near-equal parts of so many never leave one alone
 PAIRED = (PREFERENCE, REWARD_MODEL)  # what learns from pairs
@@ -106,7 +109,7 @@ OWN_SETTINGS: Mapping[str, Mapping[str, Mapping[str, Default]]] = {
     },
     "kl": {
         "none": {},
-        "k1_reward": {"kl_coefficient": 0.01},
+        K1_REWARD: {"kl_coefficient": 0.01},
         "k2_loss": {"kl_coefficient": 0.01},
         "k3_loss": {"kl_coefficient": 0.01},
     },

@@ -73,7 +73,8 @@ def compute_advantages(
     if not scored:
         return {}, baseline
     rewards = [item.reward + overlong_penalty(item.longest, recipe=recipe) for item in scored]
-    if (estimate := ESTIMATORS.get(recipe.estimator or "")) is not None:
+    estimators = CENTERED if recipe.is_whitened_last else ESTIMATORS
+    if (estimate := estimators.get(recipe.estimator or "")) is not None:
         return _settle(scored, estimate(scored, rewards), baseline)
     return _settle(scored, *_against_moving_mean(scored, rewards, recipe=recipe, state=baseline))
 
@@ -160,12 +161,18 @@ def _against_batch(_scored: Sequence[Scored], rewards: Sequence[float]) -> list[
     return [reward - mean for reward in rewards]
 
 
-def _whiten(scored: Sequence[Scored], values: Sequence[float]) -> list[float]:
-    """REINFORCE++ (arXiv 2501.03262): (A - mean) / std, over all tokens of the batch."""
+def _center_tokens(scored: Sequence[Scored], values: Sequence[float]) -> list[float]:
+    """A minus its mean over all tokens of the batch."""
     n_tokens = max(1, sum(item.n_tokens for item in scored))
     mean = sum(item.n_tokens * value for item, value in zip(scored, values, strict=True)) / n_tokens
-    spread = sum(item.n_tokens * (value - mean) ** 2 for item, value in zip(scored, values, strict=True)) / n_tokens
-    return [(value - mean) / math.sqrt(max(spread, MIN_VARIANCE)) for value in values]
+    return [value - mean for value in values]
+
+
+def _whiten(scored: Sequence[Scored], values: Sequence[float]) -> list[float]:
+    """REINFORCE++ (arXiv 2501.03262), eq. 10: (A - mean) / std, over all tokens of the batch."""
+    centered, n_tokens = _center_tokens(scored, values), max(1, sum(item.n_tokens for item in scored))
+    spread = sum(item.n_tokens * value**2 for item, value in zip(scored, centered, strict=True)) / n_tokens
+    return [value / math.sqrt(max(spread, MIN_VARIANCE)) for value in centered]
 
 
 def _whiten_in_groups(scored: Sequence[Scored], rewards: Sequence[float]) -> list[float]:
@@ -229,6 +236,10 @@ ESTIMATORS: Mapping[str, Callable[[Sequence[Scored], Sequence[float]], list[floa
     "dr_grpo": _in_groups(_center),
     "maxrl": _in_groups(_by_rate),
 }
+CENTERED: Mapping[str, Callable[[Sequence[Scored], Sequence[float]], list[float]]] = {
+    "reinforce_pp": _center_tokens,
+    "reinforce_pp_baseline": _in_groups(_center),
+}  # what the trainer divides by its spread, where the distance to the base model is paid before
 
 
 def are_all_zero(advantages: Iterable[float]) -> bool:

@@ -11,7 +11,8 @@ def build_loss(recipe: RecipeConfig) -> LossSettings:
     """Return the recipe's loss; what its choices do not use stays as the contract has it."""
     shared = {field.name for field in fields(LossSettings)} & RecipeConfig.model_fields.keys()
     chosen = {name: getattr(recipe, name) for name in shared}
-    return LossSettings(kind=str(recipe.loss), **{name: value for name, value in chosen.items() if value is not None})
+    given = {name: value for name, value in chosen.items() if value is not None}
+    return LossSettings(kind=str(recipe.loss), whitens=recipe.is_whitened_last, **given)
 
 
 def build_critic(recipe: RecipeConfig) -> CriticSettings | None:

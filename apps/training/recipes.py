@@ -10,14 +10,17 @@ from pydantic import Field, ValidationError, model_validator
 
 from apps.core.errors import InvalidInput
 from apps.training.choices import (
+    BY_GROUP_SCALE,
     CRITIC,
     HINDSIGHT,
+    K1_REWARD,
     KTO,
     LEAST_OF_KTO,
     LOSSES,
     OWN_SETTINGS,
     POLICY_GRADIENT,
     REWARD_MODEL,
+    WHITENED,
     default_settings,
 )
 from apps.training.resources import ResourceConfig
@@ -205,6 +208,7 @@ class RecipeConfig(ResourceConfig):
         self._check_overlong()
         self._check_credit()
         self._check_comparisons()
+        self._check_distance()
         return self
 
     def _check_resources_fit(self) -> None:
@@ -243,6 +247,21 @@ class RecipeConfig(ResourceConfig):
                 f"({self.group_size}): a step takes whole groups"
             )
 
+    def _check_distance(self) -> None:
+        """A cost that is part of the reward is paid before the reward is divided by anything."""
+        if self.kl != K1_REWARD:
+            return
+        if self.estimator in BY_GROUP_SCALE:
+            raise ValueError(
+                f"kl {K1_REWARD} is part of the reward, which {self.estimator} divides by its group's before a token's "
+                "distance is known; choose k3_loss or k2_loss, or the estimator rloo"
+            )
+        if self.is_whitened_last and self.credit == "step":
+            raise ValueError(
+                f"kl {K1_REWARD} is paid before {self.estimator} divides by one spread of all tokens, and with credit "
+                "by step each turn has its own; choose k2_loss, or credit trajectory"
+            )
+
     def _refuse_what_is_ignored(self, axis: str) -> None:
         choices, chosen = OWN_SETTINGS[axis], getattr(self, axis)
         others = {name for settings in choices.values() for name in settings} - choices.get(chosen, {}).keys()
@@ -256,6 +275,11 @@ class RecipeConfig(ResourceConfig):
     def makes_versions(self) -> bool:
         """Say whether what it trains speaks: a reward model is no version of the policy."""
         return self.algorithm != REWARD_MODEL
+
+    @property
+    def is_whitened_last(self) -> bool:
+        """Say whether the trainer divides advantages by their spread, the distance to the base model paid before."""
+        return self.kl == K1_REWARD and self.estimator in WHITENED
 
     @property
     def learns_from_labels(self) -> bool:

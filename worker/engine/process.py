@@ -1,7 +1,8 @@
 """Runs vLLM as a child and leaves nothing of it behind.
 
 vLLM is a family: a server, an engine core, workers. When the server is killed, the others stay and keep gigabytes, so
-somebody has to outlive it and clear up.
+somebody has to outlive it and clear up. Memory with a name that they share, some hundred megabytes, is cleared up by a
+member of the family: see worker/trackers.py.
 """
 
 import os
@@ -12,9 +13,13 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
+import psutil
+
 from worker.parent import end_with_parent
+from worker.trackers import is_tracker
 
 AUTOGROUP = "/proc/{pid}/autogroup"
+CLEAR_UP_S = 5.0
 
 
 def run_to_the_end(
@@ -65,8 +70,23 @@ def _wait(child: "subprocess.Popen[bytes]", seconds: float) -> int | None:
 
 
 def _kill_group(leader: int) -> None:
+    """Kill what is left of the family; its trackers get their time to clear up first."""
+    family = [process for process in psutil.process_iter() if _is_of(process, leader)]
+    trackers = [process for process in family if is_tracker(process)]
+    for process in family:
+        if process not in trackers:
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
+    psutil.wait_procs(trackers, timeout=CLEAR_UP_S)
     with suppress(ProcessLookupError):
         os.killpg(leader, signal.SIGKILL)
+
+
+def _is_of(process: psutil.Process, leader: int) -> bool:
+    try:
+        return os.getpgid(process.pid) == leader
+    except OSError:  # it has ended
+        return False
 
 
 def have_yield(leader: int, niceness: int) -> None:

@@ -8,19 +8,22 @@ from pathlib import Path
 
 import psutil
 
+from worker.trackers import is_tracker
+
 MARK = "CLAW_SUPERVISED"
 GRACE_S = 20
 
 
 def stop_leftovers(data_dir: Path, *, grace_s: float = GRACE_S) -> list[str]:
-    """Ask them to end, then kill; return their names and process ids."""
+    """Ask them to end, then kill, all but those that clear up behind the others; return names and process ids."""
     found = find_leftovers(data_dir)
     names = [_describe(process) for process in found]
     for process in found:
         _signal(process, is_gentle=True)
     _, alive = psutil.wait_procs(found, timeout=grace_s)
     for process in alive:
-        _signal(process, is_gentle=False)
+        if not is_tracker(process):
+            _signal(process, is_gentle=False)
     psutil.wait_procs(alive, timeout=grace_s)
     return names
 

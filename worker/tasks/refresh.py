@@ -1,4 +1,4 @@
-"""Entry points of the queue `refresh`: new versions onto engines, and engines as the rows ask for."""
+"""Entry points of the queues `refresh` and `reconcile`: new versions onto engines, and engines as the rows ask for."""
 
 from celery import shared_task
 

@@ -21,6 +21,7 @@ from worker.trainer.files import SIGNAL_MARK
 
 BACKENDS = {"cpu": "gloo", "cuda": "nccl"}
 BEAT_EVERY_S = 1.0
+SHARED_MEMORY = Path("/dev/shm")  # noqa: S108  Linux's, where shm_open puts its names
 
 
 class Ranks:
@@ -89,6 +90,16 @@ class Ranks:
         self._is_signalled = True
 
 
+def drop_shared_name(rank: int) -> None:
+    """Take away the name of the memory by which DeepSpeed's ranks on one CPU host reach this one.
+
+    DeepSpeed makes 66 MB for each rank (ops/csrc/cpu/comm/shm.cpp) and never removes them. Once all ranks have them
+    open nobody needs the names any more, and memory without a name goes with its processes, however they end.
+    """
+    meeting = f"{os.environ.get('MASTER_ADDR', '')}_{os.environ.get('MASTER_PORT', '')}"
+    (SHARED_MEMORY / f"deepspeed_allreduce_buffer_{os.getuid()}_{meeting}_{rank}").unlink(missing_ok=True)
+
+
 @contextmanager
 def process_group(run_dir: Path, *, device: str) -> Iterator[Ranks]:
     """Join the ranks' process group and leave it again."""
@@ -96,6 +107,8 @@ def process_group(run_dir: Path, *, device: str) -> Iterator[Ranks]:
     if ranks.device.type == "cuda":
         torch.cuda.set_device(ranks.device)
     deepspeed.init_distributed(dist_backend=BACKENDS[device], verbose=False)
+    ranks.barrier()
+    drop_shared_name(ranks.index)
     try:
         yield ranks
     finally:

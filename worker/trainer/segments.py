@@ -17,13 +17,6 @@ def segment_mean(values: Tensor, samples: Tensor) -> Tensor:
     return (_add_up(values, samples) / _add_up(torch.ones_like(values), samples))[samples]
 
 
-def sum_to_end(values: Tensor, samples: Tensor) -> Tensor:
-    """Return for each token (N,) the sum of `values` (N,) from it to the end of its sample."""
-    before = values.cumsum(0) - values
-    after_sample = _add_up(values, samples).cumsum(0)[samples]
-    return after_sample - before
-
-
 def _add_up(values: Tensor, samples: Tensor) -> Tensor:
     n_samples = int(samples[-1]) + 1 if len(samples) else 0
     return values.new_zeros(n_samples).index_add(0, samples, values)  # (S,)

@@ -19,13 +19,13 @@ from worker.trainer.batches import split_minibatches
 from worker.trainer.corrections import needs_proximal
 from worker.trainer.critic import Expected, Turns, assess_turns, gather_turns, value_loss
 from worker.trainer.distillation import Teacher, ask_also, ask_teacher, coarse_divergence, measure_hints
+from worker.trainer.divergence import K1_REWARD, ByStep, charge_tokens, charge_turns, read_reference
 from worker.trainer.errors import TrainerError
 from worker.trainer.imitation import backward_weighted, build_parts, list_answers
-from worker.trainer.losses import PolicyTokens, policy_loss
+from worker.trainer.losses import KL_LOSSES, PolicyTokens, policy_loss
 from worker.trainer.measures import LARGEST, LossSums, combine, effective_sample_size, summarise
 from worker.trainer.micro_batches import MicroBatch, build_filler, build_micro_batch, plan_micro_batches
 from worker.trainer.ranks import Ranks
-from worker.trainer.segments import sum_to_end
 from worker.trainer.updates import apply_gradient, forward, measure_work
 
 
@@ -42,6 +42,20 @@ class Part:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Foresight:
+    """What is known of a whole batch before its first optimizer step.
+
+    Of each sample by its step id: what is expected of it, where there is a critic; the base model's log-probs of its
+    tokens and their advantages, where the distance to it has been charged.
+    """
+
+    samples: Sequence[TrainSample]
+    expected: Mapping[str, Expected] | None = None
+    reference: ByStep | None = None
+    advantages: ByStep | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class OptimizerStep:
     """What one optimizer step measured. `scale`: what the guard left of it; `sft_loss`: if anything was imitated."""
 
@@ -54,15 +68,12 @@ class OptimizerStep:
 def train_step(engine: Any, batch: TrainBatch, *, job: TrainJob, ranks: Ranks) -> dict[str, float]:
     """Train one epoch on `batch` and return the step's metrics. Raises StopRequested between optimizer steps."""
     began = time.monotonic()
-    samples: Sequence[TrainSample] = batch.samples
-    expected: Mapping[str, Expected] | None = None
-    if job.critic is not None:
-        samples, expected = assess_turns(engine, samples, critic=job.critic, job=job, ranks=ranks)
+    foresight = look_over(engine, batch.samples, job=job, ranks=ranks)
     minibatches = split_minibatches(
-        samples, minibatch_samples=job.optimizer.minibatch_samples, seed=job.seed, step=batch.step
+        foresight.samples, minibatch_samples=job.optimizer.minibatch_samples, seed=job.seed, step=batch.step
     )
     prepared = [
-        prepare_minibatch(engine, minibatch, job=job, ranks=ranks, expected=expected) for minibatch in minibatches
+        prepare_minibatch(engine, minibatch, job=job, ranks=ranks, foresight=foresight) for minibatch in minibatches
     ]
     imitated = list_answers(batch.judged)
     done = []
@@ -84,18 +95,27 @@ def train_step(engine: Any, batch: TrainBatch, *, job: TrainJob, ranks: Ranks) -
     }
 
 
-def prepare_minibatch(
-    engine: Any,
-    samples: Sequence[TrainSample],
-    *,
-    job: TrainJob,
-    ranks: Ranks,
-    expected: Mapping[str, Expected] | None = None,
-) -> list[Part]:
-    """Return this rank's micro-batches of one optimizer step, with the log-probs that its recipe compares with.
+def look_over(engine: Any, samples: Sequence[TrainSample], *, job: TrainJob, ranks: Ranks) -> Foresight:
+    """Charge the distance to the base model where the recipe makes it part of the reward, and ask the critic if any.
 
-    `expected`: of each sample by its step id, where there is a critic.
+    Both are matters of the whole batch and of whole trajectories, not of an optimizer step. Raises BatchError.
     """
+    reference = None
+    if job.loss.kl == K1_REWARD:
+        reference = read_reference(engine, samples, job=job, ranks=ranks)
+    if job.critic is None:
+        advantages = None if reference is None else charge_tokens(samples, reference, loss=job.loss)
+        return Foresight(samples=samples, reference=reference, advantages=advantages)
+    if reference is not None:
+        samples = charge_turns(samples, reference, loss=job.loss)
+    assessed, expected = assess_turns(engine, samples, critic=job.critic, job=job, ranks=ranks)
+    return Foresight(samples=assessed, expected=expected, reference=reference)
+
+
+def prepare_minibatch(
+    engine: Any, samples: Sequence[TrainSample], *, job: TrainJob, ranks: Ranks, foresight: Foresight
+) -> list[Part]:
+    """Return this rank's micro-batches of one optimizer step, with the log-probs that its recipe compares with."""
     plans = plan_micro_batches(samples, max_tokens=job.max_tokens_per_microbatch, n_ranks=ranks.count)
     by_sample = weigh_samples(samples, job.loss)
     weights = {sample.step_id: weight for sample, weight in zip(samples, by_sample, strict=True)}
@@ -103,25 +123,33 @@ def prepare_minibatch(
     parts = []
     for group in groups:
         micro = (build_micro_batch(group, weights=weights) if group else build_filler()).to(ranks.device)
-        part = _look_ahead(engine, micro, loss=job.loss)
-        if expected is not None:
-            part = replace(part, turns=gather_turns(micro, group, expected, n_turns=len(samples)))
+        part = _look_ahead(engine, micro, group, loss=job.loss, foresight=foresight)
+        if foresight.expected is not None:
+            part = replace(part, turns=gather_turns(micro, group, foresight.expected, n_turns=len(samples)))
         parts.append(_take_hints(engine, part, group, loss=job.loss) if job.loss.hint_weight else part)
     return parts
 
 
-def _look_ahead(engine: Any, micro: MicroBatch, *, loss: LossSettings) -> Part:
-    proximal, reference = micro.behaviour_logprobs, None
+def _look_ahead(
+    engine: Any, micro: MicroBatch, group: Sequence[TrainSample], *, loss: LossSettings, foresight: Foresight
+) -> Part:
+    proximal, reference = micro.behaviour_logprobs, _gather(group, foresight.reference)
     with torch.no_grad():
         if needs_proximal(loss):
             proximal, _ = forward(engine, micro)
-        if loss.kl != "none":
+        if loss.kl in KL_LOSSES:
             with engine.module.without_adapter():
                 reference, _ = forward(engine, micro)
-    advantages = micro.advantages
-    if loss.kl == "k1_reward" and reference is not None:
-        advantages = charge_divergence(micro, reference, coefficient=loss.kl_coefficient)
+    charged = _gather(group, foresight.advantages)
+    advantages = micro.advantages if charged is None else charged
     return Part(micro=micro, proximal=proximal, advantages=advantages, reference=reference)
+
+
+def _gather(group: Sequence[TrainSample], known: ByStep | None) -> Tensor | None:
+    """Return what is known of the tokens of these samples (N,), None of nothing: a filler asks of nothing."""
+    if known is None or not group:
+        return None
+    return torch.cat([known[sample.step_id] for sample in group])
 
 
 def _take_hints(engine: Any, part: Part, group: Sequence[TrainSample], *, loss: LossSettings) -> Part:
@@ -133,14 +161,6 @@ def _take_hints(engine: Any, part: Part, group: Sequence[TrainSample], *, loss: 
             said, _ = forward(engine, part.micro)
     gaps = measure_hints(engine, group, part.micro, said=said)
     return replace(part, advantages=part.advantages + loss.hint_weight * gaps)
-
-
-def charge_divergence(micro: MicroBatch, reference: Tensor, *, coefficient: float) -> Tensor:
-    """Return A_t - beta sum_{s >= t} (l_mu - l_ref)_s, over the rest of t's own sample; (N,).
-
-    The k1 estimate of the divergence as a cost of each token: REINFORCE++ (arXiv 2501.03262).
-    """
-    return micro.advantages - coefficient * sum_to_end(micro.behaviour_logprobs - reference, micro.samples)
 
 
 def optimizer_step(

@@ -22,11 +22,12 @@ TEND_GRADERS = "claw.tend_graders"
 QUEUE_CPU = "cpu"
 QUEUE_TRAIN = "train"
 QUEUE_REFRESH = "refresh"
+QUEUE_RECONCILE = "reconcile"  # apart from refreshes: to verify a version takes as long as its engines take
 
 ROUTES: dict[str, str] = {
     TRAIN_RUN: QUEUE_TRAIN,
     REFRESH_VERSION: QUEUE_REFRESH,
-    RECONCILE_ENGINES: QUEUE_REFRESH,
+    RECONCILE_ENGINES: QUEUE_RECONCILE,
     CLOSE_IDLE_TRAJECTORIES: QUEUE_CPU,
     RESCUE_RUNS: QUEUE_CPU,
     RUN_BULK_JOB: QUEUE_CPU,

@@ -78,6 +78,10 @@ class LossSettings:
     kl: str = "none"
     """"none", "k1_reward", "k2_loss" or "k3_loss": against the base model, which is the policy without its adapter."""
     kl_coefficient: float = 0.0
+    turn_discount: float = 1.0
+    """With "k1_reward": what the distance of later turns costs one turn earlier."""
+    whitens: bool = False
+    """With "k1_reward": advantages are normalised by the trainer, over the batch's tokens, once the cost is paid."""
     beta: float = 0.1
     label_noise: float = 0.0
     hint_weight: float = 0.0

@@ -10,7 +10,7 @@ from django.utils import timezone
 from apps.registry import client as client_module
 from apps.registry.models import AliasName, Deployment, DeploymentState, Engine, EngineState, Policy, Version
 from apps.registry.queries import find_context_length
-from apps.registry.reconcile import reconcile_engines
+from apps.registry.reconcile import ASKED_S, reconcile_engines
 from apps.registry.refresh import refresh_version
 from apps.registry.services import register_engine, switch_alias
 from tests.apps.registry.conftest import Publish
@@ -119,6 +119,22 @@ def test_a_version_that_cannot_be_restored_is_not_counted_as_served(
     assert Deployment.objects.get(version=version).state == DeploymentState.LOADED
 
 
+def test_a_version_that_is_loaded_while_the_engine_tells_what_it_has_is_not_taken_for_lost(
+    engine: Engine, fake_engine: FakeEngine, publish: Publish, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    version, ask = publish(), client_module.EngineClient.list_models
+
+    def load_meanwhile(client: client_module.EngineClient) -> list[client_module.ServedModel]:
+        models = ask(client)
+        monkeypatch.setattr(client_module.EngineClient, "list_models", ask)
+        refresh_version(version)
+        return models
+
+    monkeypatch.setattr(client_module.EngineClient, "list_models", load_meanwhile)
+    reconcile_engines()
+    assert Deployment.objects.get(version=version).state == DeploymentState.LOADED
+
+
 def test_versions_lost_in_a_restart_that_nobody_names_are_marked_gone(
     engine: Engine, fake_engine: FakeEngine, publish: Publish
 ) -> None:
@@ -176,12 +192,13 @@ def test_a_version_whose_message_was_lost_is_asked_for_again(
     monkeypatch: pytest.MonkeyPatch,
     django_capture_on_commit_callbacks: Capture,
 ) -> None:
-    sent: list[list[str]] = []
-    monkeypatch.setattr("apps.core.jobs.current_app.send_task", lambda _name, args: sent.append(args))
+    sent: list[tuple[list[str], float | None]] = []
+    send = "apps.core.jobs.current_app.send_task"
+    monkeypatch.setattr(send, lambda _name, args, expires: sent.append((args, expires)))
     version = publish()
     reconcile_engines()
     assert sent == []  # its own message may be on the way
     Version.objects.filter(pk=version.pk).update(created_at=timezone.now() - timedelta(minutes=1))
     with django_capture_on_commit_callbacks(execute=True):  # type: ignore[attr-defined]
         reconcile_engines()
-    assert sent == [[version.id]]
+    assert sent == [([version.id], ASKED_S)]  # behind a long check they drop out, and do not pile up

@@ -94,7 +94,7 @@ def test_publishing_queues_the_refresh_after_commit(
     publish: Publish, django_capture_on_commit_callbacks: Callable[..., object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sent: list[tuple[str, list[str]]] = []
-    monkeypatch.setattr("apps.core.jobs.current_app.send_task", lambda name, args: sent.append((name, args)))
+    monkeypatch.setattr("apps.core.jobs.current_app.send_task", lambda name, args, **_: sent.append((name, args)))
     with django_capture_on_commit_callbacks(execute=True):  # type: ignore[attr-defined]
         version = publish()
     assert sent == [("claw.refresh_version", [version.id])]

@@ -1,6 +1,7 @@
 """Whole models: one at a time in the base's place, verified before it speaks, and the way back from each fault."""
 
 from datetime import timedelta
+from typing import Any
 
 import pytest
 from django.utils import timezone
@@ -8,6 +9,7 @@ from django.utils import timezone
 from apps.accounts.models import Project
 from apps.core.errors import Conflict, InvalidInput, Unavailable
 from apps.registry import deployments, services
+from apps.registry.client import EngineClient, EngineUnreachable
 from apps.registry.models import (
     AliasName,
     Deployment,
@@ -200,6 +202,33 @@ def test_one_that_is_not_to_go_live_is_verified_and_makes_way_again(
     assert reread(waiting).state == VersionState.READY
     assert fake_engine.weights == (live.adapter_path or policy.base_model_dir)
     assert state_of(engine) == (live.id if live_is_whole else None, False)
+
+
+def test_what_is_under_its_check_is_left_in_its_place(
+    engine: Engine, fake_engine: FakeEngine, policy: Policy, whole: Version, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Reconciling goes on beside a check, and must not take away what is being compared."""
+    ask = EngineClient.probe_logprobs
+
+    def reconcile_meanwhile(client: EngineClient, *question: Any) -> list[float]:
+        reconcile_engines()
+        return ask(client, *question)
+
+    monkeypatch.setattr(EngineClient, "probe_logprobs", reconcile_meanwhile)
+    refresh_version(whole)
+    assert (reread(whole).state, state_of(engine)) == (VersionState.READY, (whole.id, False))
+
+
+def test_an_engine_that_falls_silent_in_a_check_is_not_left_with_what_was_checked(
+    engine: Engine, fake_engine: FakeEngine, policy: Policy, whole: Version, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stay_silent(*_question: object) -> list[float]:
+        raise EngineUnreachable("it does not answer")
+
+    monkeypatch.setattr(EngineClient, "probe_logprobs", stay_silent)
+    refresh_version(whole)
+    assert reread(whole).state == VersionState.PUBLISHED
+    assert (fake_engine.weights, state_of(engine)) == (policy.base_model_dir, (None, False))
 
 
 def test_what_was_not_put_back_is_put_back_later(

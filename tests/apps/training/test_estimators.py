@@ -135,6 +135,19 @@ def test_whitening_weighs_each_trajectory_by_its_tokens() -> None:
     assert advantages == pytest.approx([0.25 / spread, -0.75 / spread])
 
 
+@pytest.mark.parametrize(
+    ("estimator", "expected"),
+    [("reinforce_pp", [0.25, -0.75, 0.25]), ("reinforce_pp_baseline", [0.5, -0.5, 0.0])],
+)
+def test_where_the_distance_to_the_base_is_paid_first_the_spread_is_left_to_the_trainer(
+    estimator: str, expected: list[float]
+) -> None:
+    items = scored([1.0, 0.0, 1.0], ["a", "a", ""])
+    items[0] = dataclasses.replace(items[0], n_tokens=2)  # so the mean over tokens is 3 / 4
+    recipe = recipe_of(estimator, kl="k1_reward")
+    assert values(compute_advantages(items, recipe=recipe, baseline=NEW)[0]) == expected
+
+
 def test_leave_one_out_is_the_unbiased_policy_gradient_and_the_mean_is_too_small() -> None:
     """Enumerated: two tries of a coin with p = 0.3 and reward 1 for heads; the gradient of the mean reward is 1.
 

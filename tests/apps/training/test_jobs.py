@@ -21,6 +21,14 @@ def test_the_default_recipe_has_the_contracts_default_loss() -> None:
             {"correction": "icepop", "aggregation": "constant", "constant_tokens": 77},
             {"correction": "icepop", "weight_high": 5.0, "aggregation": "constant", "constant_tokens": 77},
         ),
+        (
+            {"kl": "k1_reward", "estimator": "reinforce_pp"},
+            {"kl": "k1_reward", "kl_coefficient": 0.01, "whitens": True},
+        ),
+        (
+            {"kl": "k1_reward", "credit": "step", "turn_discount": 0.5},
+            {"kl": "k1_reward", "kl_coefficient": 0.01, "turn_discount": 0.5},
+        ),
         ({"kl": "k2_loss", "min_ess": 0.3}, {"kl": "k2_loss", "kl_coefficient": 0.01, "min_ess": 0.3}),
     ],
 )

@@ -60,7 +60,7 @@ def test_launching_queues_the_task_after_commit(
     django_capture_on_commit_callbacks: Callable[..., object],
 ) -> None:
     sent: list[tuple[str, list[str]]] = []
-    monkeypatch.setattr("apps.core.jobs.current_app.send_task", lambda name, args: sent.append((name, args)))
+    monkeypatch.setattr("apps.core.jobs.current_app.send_task", lambda name, args, **_: sent.append((name, args)))
     with django_capture_on_commit_callbacks(execute=True):  # type: ignore[attr-defined]
         run = launch()
     assert sent == [("claw.train_run", [run.id])]

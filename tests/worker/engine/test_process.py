@@ -17,6 +17,12 @@ open(sys.argv[1] + ".part", "w").write(f"{os.getpid()} {child.pid}")
 os.rename(sys.argv[1] + ".part", sys.argv[1])
 time.sleep(600)
 """
+SHARES = """
+import os, sys
+from multiprocessing.shared_memory import SharedMemory
+kept = SharedMemory(create=True, size=16)
+open(os.path.join(os.path.dirname(sys.argv[1]), "name"), "w").write(kept.name)
+"""
 RUN = (
     "import os, signal, sys\n"
     "signal.signal(signal.SIGINT, signal.SIG_DFL)\n"  # a test run in the background starts deaf to it
@@ -101,13 +107,14 @@ def test_a_killed_runner_takes_the_server_with_it(tmp_path: Path) -> None:
     os.kill(core, signal.SIGKILL)
 
 
-def test_a_family_that_does_nothing_any_more_is_ended(tmp_path: Path) -> None:
+def test_a_family_that_does_nothing_any_more_is_ended_and_so_is_the_memory_that_it_shared(tmp_path: Path) -> None:
     runs_dead = RUN.replace("niceness=3", "is_dead=lambda: os.path.exists(sys.argv[2]), ask_every_s=0.1")
     pids = tmp_path / "pids"
-    words = [sys.executable, "-c", runs_dead, FAMILY, str(pids)]
+    words = [sys.executable, "-c", runs_dead, SHARES + FAMILY, str(pids)]
     runner = subprocess.Popen(words, cwd=Path(__file__).parents[3], stderr=subprocess.PIPE)
     server, core = read_pids(pids)
     _, said = runner.communicate(timeout=20)
     assert runner.returncode == 137
     assert b"its engine is dead" in said
     wait_until_gone(server, core)
+    assert not Path("/dev/shm", (tmp_path / "name").read_text()).exists()  # noqa: S108  where Linux has it

@@ -52,8 +52,8 @@ class Trainer:
 
     def __init__(self, python: str, run_dir: Path, *, n_processes: int = 1, largest_file: int | None = None) -> None:
         """`largest_file`: bytes; a write beyond them fails as on a full disk."""
-        self.run_dir = run_dir
-        argv, extra = build_command(python, run_dir, n_processes=n_processes, master_port=_free_port())
+        self.run_dir, self.port = run_dir, _free_port()
+        argv, extra = build_command(python, run_dir, n_processes=n_processes, master_port=self.port)
         with (run_dir / LOG_FILE).open("ab") as log:
             self.process = subprocess.Popen(
                 argv,
@@ -97,7 +97,12 @@ class Trainer:
             time.sleep(0.1)
         return False
 
+    def shares_memory(self) -> bool:
+        """Whether memory that its ranks shared has a name, by which it stays when they are gone."""
+        return any(SHARED_MEMORY.glob(f"*_{self.port}_*"))
 
+
+SHARED_MEMORY = Path("/dev/shm")  # noqa: S108  where Linux has it
 StartTrainer = Callable[..., Trainer]
 
 
@@ -170,6 +175,7 @@ def test_what_a_run_leaves_behind(whole: Trainer) -> None:
     }  # fmt: skip
     assert probes(whole)[0] != probes(whole)[1]
     assert len(list((whole.run_dir / "checkpoints").iterdir())) == 2
+    assert not whole.shares_memory()
 
 
 def test_a_run_killed_in_the_middle_goes_on_with_the_same_curve(start: StartTrainer, whole: Trainer) -> None:
@@ -266,6 +272,7 @@ def test_two_processes_learn_what_one_learns_with_every_part_of_the_loss(start: 
 def test_two_processes_learn_what_one_learns_when_all_weights_learn(start: StartTrainer) -> None:
     whole_model: dict[str, Any] = {"tuning": "full", "lora": None, "steps": (1, 2), "n_steps": 2}
     slow = OptimizerSettings(learning_rate=1e-4, max_grad_norm=1.0, minibatch_samples=4)
+    whole_model["loss"] = LossSettings(kl="k1_reward", kl_coefficient=0.1, whitens=True)
     one = start(folder="one", zero_stage=1, optimizer=slow, **whole_model)
     assert one.wait() == 0
     two = start(folder="two", n_processes=2, zero_stage=3, gradient_checkpointing=True, optimizer=slow, **whole_model)
@@ -343,3 +350,4 @@ def test_a_killed_rank_fails_the_run_in_words(start: StartTrainer) -> None:
     assert (event.kind, event.may_pass) == ("failed", True)
     assert "process of the trainer is gone" in event.message or "killed by signal 9" in event.message
     assert trainer.group_is_gone()
+    assert not trainer.shares_memory()

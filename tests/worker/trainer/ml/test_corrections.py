@@ -12,7 +12,7 @@ from apps.core.contracts.training import LossSettings
 from tests.worker.trainer.ml.policy_tokens import make_tokens
 from worker.trainer.corrections import CORRECTIONS, Drift, needs_proximal, weigh_tokens
 from worker.trainer.losses import PolicyTokens, policy_loss
-from worker.trainer.segments import segment_mean, segment_sum, sum_to_end
+from worker.trainer.segments import segment_mean, segment_sum
 
 SAMPLES = torch.tensor([0, 0, 1])
 HALF_TO_TWO: dict[str, Any] = {"weight_low": 0.5, "weight_high": 2.0}
@@ -82,7 +82,6 @@ def test_sums_over_samples() -> None:
     values = torch.tensor([1.0, 2.0, 5.0])
     assert segment_sum(values, SAMPLES).tolist() == [3, 3, 5]
     assert segment_mean(values, SAMPLES).tolist() == [1.5, 1.5, 5]
-    assert sum_to_end(values, SAMPLES).tolist() == [3, 2, 5]
 
 
 def _sequences() -> tuple[Tensor, Tensor, Tensor, Tensor]:

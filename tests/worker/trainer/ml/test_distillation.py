@@ -17,7 +17,7 @@ from worker.trainer.distillation import coarse_divergence
 from worker.trainer.micro_batches import build_micro_batch
 from worker.trainer.model import Policy
 from worker.trainer.ranks import Ranks
-from worker.trainer.steps import optimizer_step, prepare_minibatch
+from worker.trainer.steps import Foresight, optimizer_step, prepare_minibatch
 
 HINT = Conversation(messages="[]", tools="[]", answer="{}")
 
@@ -94,7 +94,7 @@ def test_a_step_follows_the_teacher_of_each_sample_alone(
     unclipped = OptimizerSettings(learning_rate=1e-2, max_grad_norm=1e9, minibatch_samples=100)
     job = make_job(model_dir, loss=loss, optimizer=unclipped, max_tokens_per_microbatch=max_tokens)
     ranks = Ranks(tmp_path, device="cpu")
-    parts = prepare_minibatch(engine, samples, job=job, ranks=ranks)
+    parts = prepare_minibatch(engine, samples, job=job, ranks=ranks, foresight=Foresight(samples=samples))
     assert not any(part.advantages.any() for part in parts)  # what is sampled gets no advantage of it
     done = optimizer_step(engine, parts, job=job, ranks=ranks)
     assert float(done.sums.teacher_kl) * loss.hint_weight == pytest.approx(float(value.detach()), rel=1e-5)

@@ -21,7 +21,7 @@ from worker.trainer.micro_batches import build_micro_batch
 from worker.trainer.model import Policy
 from worker.trainer.ranks import Ranks
 from worker.trainer.rendering import Renderer
-from worker.trainer.steps import prepare_minibatch
+from worker.trainer.steps import Foresight, prepare_minibatch
 from worker.trainer.updates import forward
 
 HINT = Conversation(messages="[]", tools="[]", answer="{}")
@@ -53,9 +53,10 @@ def test_a_hint_adds_to_the_reward_token_by_token(policy: Policy, model_dir: Pat
         for sample in make_samples(2, seed=1)
     ]
     parts = {}
+    engine, ranks, foresight = PlainEngine(policy), Ranks(tmp_path, device="cpu"), Foresight(samples=samples)
     for weight in (1.0, 2.0):
         job = make_job(model_dir, loss=LossSettings(hint_weight=weight), max_tokens_per_microbatch=10_000)
-        (parts[weight],) = prepare_minibatch(PlainEngine(policy), samples, job=job, ranks=Ranks(tmp_path, device="cpu"))
+        (parts[weight],) = prepare_minibatch(engine, samples, job=job, ranks=ranks, foresight=foresight)
     rewards = parts[1.0].micro.advantages
     assert torch.allclose(parts[2.0].advantages - rewards, 2 * (parts[1.0].advantages - rewards), atol=1e-6)
     assert len(set((parts[1.0].advantages - rewards).tolist())) > 2

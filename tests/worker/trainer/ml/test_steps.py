@@ -8,11 +8,10 @@ import torch
 
 from apps.core.contracts.training import LossSettings
 from tests.worker.trainer.ml.policy_tokens import compute
-from tests.worker.trainer.samples import even_weights, make_job, make_sample, make_samples
-from worker.trainer.micro_batches import build_micro_batch
+from tests.worker.trainer.samples import make_job, make_samples
 from worker.trainer.model import Policy
 from worker.trainer.ranks import Ranks
-from worker.trainer.steps import Part, charge_divergence, prepare_minibatch, step_scale
+from worker.trainer.steps import Foresight, Part, prepare_minibatch, step_scale
 
 
 @pytest.fixture
@@ -33,7 +32,8 @@ class Engine:
 def prepare(policy: Policy, model_dir: Path, ranks: Ranks, loss: LossSettings) -> Part:
     """The one micro-batch of a few samples."""
     job = make_job(model_dir, loss=loss, max_tokens_per_microbatch=10_000)
-    (part,) = prepare_minibatch(Engine(policy), make_samples(3, seed=0), job=job, ranks=ranks)
+    foresight = Foresight(samples=make_samples(3, seed=0))
+    (part,) = prepare_minibatch(Engine(policy), foresight.samples, job=job, ranks=ranks, foresight=foresight)
     return part
 
 
@@ -56,14 +56,6 @@ def test_what_a_recipe_compares_with_is_computed_ahead(policy: Policy, model_dir
     assert not torch.equal(now, base)
     assert not part.proximal.requires_grad
     assert torch.equal(part.advantages, micro.advantages)
-
-
-def test_a_divergence_is_charged_to_the_tokens_before_it() -> None:
-    samples = [make_sample(), make_sample(step_id="step_2", completion_ids=(7,), logprobs=(-3.0,), advantage=-1.0)]
-    micro = build_micro_batch(samples, weights=even_weights(samples))
-    reference = torch.tensor([-1.5, -4.0, -3.0])  # log-probs of mu: -1, -2, -3
-    charged = charge_divergence(micro, reference, coefficient=0.1)
-    assert charged.tolist() == pytest.approx([0.5 - 0.1 * 2.5, 0.5 - 0.1 * 2.0, -1.0])
 
 
 def test_a_step_that_few_samples_carry_is_shortened() -> None:

@@ -7,6 +7,7 @@ from apps.training.choices import OWN_SETTINGS
 from worker.trainer.aggregation import WEIGHTS
 from worker.trainer.algorithms import ALGORITHMS
 from worker.trainer.corrections import CORRECTIONS
+from worker.trainer.divergence import K1_REWARD
 from worker.trainer.label_losses import LABEL_LOSSES
 from worker.trainer.label_steps import CROSS_ENTROPY
 from worker.trainer.losses import KL_LOSSES, LOSSES
@@ -19,7 +20,7 @@ from worker.trainer.losses import KL_LOSSES, LOSSES
         ("loss", {*LOSSES, *LABEL_LOSSES, CROSS_ENTROPY}),
         ("aggregation", WEIGHTS.keys()),
         ("correction", CORRECTIONS.keys()),
-        ("kl", {"none", "k1_reward", *KL_LOSSES}),
+        ("kl", {"none", K1_REWARD, *KL_LOSSES}),
     ],
 )
 def test_every_choice_is_one_that_the_trainer_knows(axis: str, names: set[str]) -> None:
