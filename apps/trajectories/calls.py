@@ -12,7 +12,7 @@ from typing import Any
 from apps.core.contracts.arrays import ID_BYTES
 from apps.trajectories import messages as chat
 from apps.trajectories.constraints import find_constraints
-from apps.trajectories.known_messages import read_request
+from apps.trajectories.known_messages import know, read_request
 from apps.trajectories.marks import Marks, read_marks, read_raw_body
 from apps.trajectories.messages import Message, hash_bytes, hash_text
 from apps.trajectories.models import Exchange, ExchangeStatus
@@ -193,7 +193,7 @@ def _read_answer(exchange: Exchange, place: int, choice: Any) -> Answer:
     token_ids, logprobs = _read_tokens(exchange, index)
     return Answer(
         choice=index,
-        message=message,
+        message=know(message),
         finish_reason=chat.clean_text(str(choice.get("finish_reason") or ""))[:30],
         token_ids=token_ids,
         logprobs=logprobs,

@@ -7,7 +7,7 @@ from itertools import takewhile
 from apps.core.contracts.arrays import ID_BYTES
 from apps.trajectories import sessions
 from apps.trajectories.calls import Answer, Call, UnreadableExchange, read_call
-from apps.trajectories.messages import dump_json, is_system, spell
+from apps.trajectories.messages import is_system, spell
 from apps.trajectories.models import Exchange, Opening, PrefixBreak, Step, Trajectory
 from apps.trajectories.placing import Caller, Place, find_place, read_ahead, start_trajectory
 from apps.trajectories.prefix_breaks import Joint, classify_break
@@ -153,7 +153,7 @@ def _own_context(call: Call, answer: Answer, shape: _Shape, parent: Context) -> 
         tools_digest=call.tools_digest,
         epoch=call.marks.epoch,
     )
-    spelled = (*parent.spelled[:n_shared], *shape.spelled[n_shared:], dump_json(answer.message))
+    spelled = (*parent.spelled[:n_shared], *shape.spelled[n_shared:], spell(answer.message))
     context.__dict__["spelled"] = spelled  # known already: it need not be found again
     # Parsed JSON takes about twice its text.
     return context, len(context.token_ids) + 3 * (len(shape.tail_messages) + len(spelled[-1]))
@@ -181,7 +181,7 @@ def _make_step(call: Call, answer: Answer, *, place: Place, shape: _Shape) -> St
         logprobs=answer.logprobs,
         shared_messages=shape.shared_messages,
         tail_messages=shape.tail_messages,
-        answer=dump_json(answer.message).encode(),
+        answer=spell(answer.message).encode(),
         answer_digests=_digest_step(call, answer, scope=place.scope),
         tools_digest=call.tools_digest,
         n_prompt_tokens=len(shape.prompt) // ID_BYTES,

@@ -18,11 +18,12 @@ Message = Any  # what stands in a request's `messages`: a dict, if the client is
 class KnownMessage(dict[str, Any]):
     """A message that may be met again, with what was found out about it. Nobody changes it."""
 
-    __slots__ = ("digest", "spelled", "text")
+    __slots__ = ("digest", "role", "spelled", "text")
 
     def __init__(self, message: Mapping[str, Any], spelled: str) -> None:
         super().__init__(message)
         self.spelled = spelled
+        self.role = _find_role(message)
         self.text = _find_text(message)
         self.digest = _find_digest(message)
 
@@ -38,12 +39,15 @@ _RUNTIME = re.compile(r"\n\nRuntime: agent=[^\n]*sessionId=[^\n]*\s*$")
 _REMINDER = re.compile(r"<system-reminder>.*?</system-reminder>", re.DOTALL)  # Claude Code's, before the user's words
 _NOT_ALPHANUMERIC = re.compile(r"[^0-9A-Za-z]")
 _NOT_STORABLE = re.compile("[\x00\ud800-\udfff]")  # what Postgres text refuses
+_encode = json.JSONEncoder(separators=(",", ":")).encode
 
 
 def hash_text(*parts: str) -> str:
     """Return 32 hex digits over the parts; any text is taken, lone surrogates included."""
-    encoded = [part.encode("utf-8", "surrogatepass") for part in parts]
-    data = b"".join([piece for part in encoded for piece in (len(part).to_bytes(8, "little"), part)])
+    data = b""
+    for part in parts:
+        encoded = part.encode("utf-8", "surrogatepass")
+        data += len(encoded).to_bytes(8, "little") + encoded
     return hashlib.blake2b(data, digest_size=16).hexdigest()
 
 
@@ -51,13 +55,13 @@ _HISTORY = hash_text("history")
 
 
 def hash_bytes(data: bytes) -> str:
-    """Return 32 hex digits over the bytes."""
-    return hashlib.blake2b(data, digest_size=16).hexdigest()
+    """Return 32 hex digits over the bytes, which may be long: processors have instructions for SHA-256."""
+    return hashlib.sha256(data).hexdigest()[:32]
 
 
 def dump_json(value: Any) -> str:
     """Return one canonical spelling, ASCII only, so that equal text means equal value."""
-    return json.dumps(value, separators=(",", ":"))
+    return _encode(value)
 
 
 def spell(message: Message) -> str:
@@ -67,6 +71,10 @@ def spell(message: Message) -> str:
 
 def role_of(message: Message) -> str:
     """Return the role; `developer` is how some clients spell `system`."""
+    return message.role if isinstance(message, KnownMessage) else _find_role(message)
+
+
+def _find_role(message: Message) -> str:
     role = message.get("role") if isinstance(message, dict) else None
     return "system" if role == "developer" else str(role or "")
 

@@ -60,8 +60,8 @@ def _read_system(text: str) -> tuple[SideCall | None, bool]:
 
 
 def _is_told_to_be_subagent(messages: Sequence[Message]) -> bool:
-    users = (chat.unwrap_text(chat.text_of(message)) for message in messages if chat.role_of(message) == "user")
-    return any(text.startswith(_SUBAGENT) for text in users)
+    users = (chat.text_of(message) for message in messages if chat.role_of(message) == "user")
+    return any(_SUBAGENT in text and chat.unwrap_text(text).startswith(_SUBAGENT) for text in users)
 
 
 def is_rewritten_retry(messages: Sequence[Message]) -> bool:

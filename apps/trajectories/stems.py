@@ -131,8 +131,8 @@ def is_cut(kept: bytes) -> bool:
 def join(kept: bytes, stem: bytes | None) -> bytes:
     """Return the text of a value that is cut."""
     _, n_start, n_end = _HEAD.unpack_from(kept)
-    text = stem or b""
-    return text[:n_start] + unpack(kept[_HEAD.size :]) + text[len(text) - n_end :]
+    text = memoryview(stem or b"")
+    return b"".join((text[:n_start], unpack(kept[_HEAD.size :]), text[len(text) - n_end :]))
 
 
 class _Joined(DeferredAttribute):

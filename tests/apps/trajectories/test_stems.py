@@ -13,6 +13,7 @@ from django.db import connection
 from django.utils import timezone
 from hypothesis import given
 from hypothesis import strategies as st
+from pytest_django import DjangoAssertNumQueries
 
 from apps.core.contracts.arrays import pack_ids
 from apps.core.contracts.exchange import ExchangeRecord
@@ -22,6 +23,7 @@ from apps.trajectories import stems as stems_module
 from apps.trajectories.bulk.running import purge_deleted
 from apps.trajectories.bulk.services import UNDO_FOR
 from apps.trajectories.exchange_log import StoredAnswer, find_answers, insert_exchanges
+from apps.trajectories.known_stems import read_stems
 from apps.trajectories.models import Exchange, Stem, Trajectory
 from apps.trajectories.months import next_month
 from apps.trajectories.recorder import fold_pending
@@ -193,6 +195,19 @@ def test_the_recorder_folds_them_like_any_other(transactional_db: None) -> None:
     views = load_steps(Trajectory.objects.get())
     assert [view.messages for view in views] == list(_grow(answer, n_turns=4))
     assert [len(view.prompt_ids) for view in views] == [3000, 3010, 3020, 3030]
+
+
+def test_a_stem_that_was_read_is_not_read_again(
+    transactional_db: None, django_assert_num_queries: DjangoAssertNumQueries
+) -> None:
+    turns = make_turns(3)
+    write(*([turn] for turn in turns))
+    read_stems(first := list(Exchange.objects.order_by("id")))
+    with django_assert_num_queries(1):
+        read_stems(again := list(Exchange.objects.order_by("id")))
+        assert [exchange.request for exchange in again] == [turn.request for turn in turns]
+    assert first[0].stem is None
+    assert again[1].stem is again[2].stem is first[1].stem
 
 
 def _grow(answer: dict[str, Any], *, n_turns: int) -> Iterable[list[dict[str, Any]]]:
