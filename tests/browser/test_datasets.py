@@ -9,7 +9,7 @@ from apps.trajectories.datasets.services import add_to_dataset, create_dataset, 
 from apps.trajectories.models import Trajectory
 from tests.browser.conftest import Window
 from tests.browser.showcase import Showcase
-from tests.browser.test_looks import OUTLINE, dressed, find_barriers, showcase
+from tests.browser.test_looks import CLEAN, OUTLINE, dressed, find_barriers, showcase
 from tests.factories.accounts import PASSWORD
 
 __all__ = ["dressed", "showcase"]  # fixtures
@@ -58,5 +58,5 @@ async def test_pages_look_right(dressed: tuple[str, Window], pages: dict[str, st
         await window.page.wait_for_timeout(300)
         await window.shoot(f"{name}-{look}", full_page=name in {"dataset", "snapshot"})
         outline = await window.page.evaluate(OUTLINE)
-        assert outline == {"spill": 0, "h1": 1, "main": 1, "twins": []}, name
+        assert outline == CLEAN, name
         assert await find_barriers(window) == [], name

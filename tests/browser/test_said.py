@@ -11,13 +11,12 @@ from apps.feedback.preferences.models import Preference
 from apps.registry.models import EngineState, Version
 from apps.trajectories.models import Trajectory
 from tests.browser.conftest import Window
-from tests.browser.test_looks import OUTLINE, find_barriers
+from tests.browser.test_looks import check_page
 from tests.factories.accounts import PASSWORD
 from tests.factories.registry import EngineFactory
 from tests.fakes.engine import FakeEngine
 
 pytestmark = [pytest.mark.real, pytest.mark.django_db(transaction=True), pytest.mark.timeout(240)]
-CLEAN = {"spill": 0, "h1": 1, "main": 1, "twins": []}
 
 
 @pytest.fixture
@@ -45,7 +44,7 @@ async def test_a_step_is_corrected_played_again_and_compared(
 
     await page.get_by_role("link", name="Correct step 0").click()
     await expect(page.get_by_label("The answer")).to_have_value("It is late.")
-    await check(window, "correct")
+    await check_page(window, "correct")
     await page.get_by_role("button", name="Save correction").click()
     await expect(page.get_by_role("alert")).to_contain_text("This is what the step said")
     await page.get_by_label("The answer").fill("It comes on Friday, I am sorry.")
@@ -56,7 +55,7 @@ async def test_a_step_is_corrected_played_again_and_compared(
     await page.get_by_label("v0").check()
     await page.get_by_role("button", name="Play").click()
     await expect(page.get_by_role("region", name="v0 says")).to_contain_text("It comes on Friday.")
-    await check(window, "replay")
+    await check_page(window, "replay")
     await page.get_by_role("button", name="Better than what was said").click()
     await expect(page.get_by_text("Kept: version 0 is better")).to_be_visible()
     kinds = {row.kind async for row in Preference.objects.standing().filter(author=mate)}
@@ -67,15 +66,5 @@ async def test_a_step_is_corrected_played_again_and_compared(
     await page.get_by_role("button", name="Compare").click()
     await expect(page.get_by_role("article", name="Left, step 0")).to_contain_text("It is late.")
     await expect(page.get_by_role("article", name="Right, step 0")).to_contain_text("No idea.")
-    await check(window, "compare")
+    await check_page(window, "compare")
     window.complaints[:] = [one for one in window.complaints if "400" not in one]  # the correction that was none
-
-
-async def check(window: Window, name: str) -> None:
-    """The page as it is stands right on a desk and on a telephone."""
-    for width in (1360, 360):
-        await window.page.set_viewport_size({"width": width, "height": 860})
-        assert await window.page.evaluate(OUTLINE) == CLEAN, (name, width)
-        await window.shoot(f"{name}-{width}", full_page=True)
-    assert await find_barriers(window) == [], name
-    await window.page.set_viewport_size({"width": 1360, "height": 860})

@@ -46,12 +46,18 @@ def run_to_the_end(
     )
     has_yielded = not niceness
 
+    told = False
+
     def pass_on(number: int, _frame: object) -> None:
+        nonlocal told
+        told = True
         child.send_signal(number)
 
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, pass_on)
     while (code := _wait(child, ask_every_s)) is None:
+        if told:  # vLLM loses what reaches it at some moments of its start; told twice to end it ends as well
+            child.terminate()
         if is_dead():
             sys.stderr.write("worker.engine: the server lives and its engine is dead: both are ended\n")
             _kill_group(child.pid)

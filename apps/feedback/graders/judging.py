@@ -23,6 +23,7 @@ MAX_TEMPLATE = 20_000
 MAX_PATIENCE_S = 540  # shorter than a worker's claim lasts without a sign of life
 PLACES = ("question", "conversation", "answer", "reference", "scale", "following")
 _PLACE = re.compile(r"\{\{\s*(\w+)\s*\}\}")
+_SCORED = re.compile(r'\A\s*\{\s*"scores?"[^"]*"reason"')  # the scores are whole: the next field has begun
 _THOUGHT = re.compile(r"\A.*?</think>", re.DOTALL)
 
 Messages = list[dict[str, Any]]
@@ -282,17 +283,14 @@ def _read_object(text: str, *, is_held: bool) -> dict[str, Any]:
 
 
 def _read_json(text: str, *, is_held: bool) -> Any:
-    """Read it whole, or if `is_held` up to where it ends, after its scores: the reason comes behind them. Raises
-    ValueError."""
+    """Read it whole, or if `is_held` up to where it ends: its scores stand before the word reason. Small models then go
+    on with blanks until they are stopped. Raises ValueError."""
     try:
         return json.loads(text)
     except ValueError:
-        if not is_held:
+        if not is_held or not _SCORED.match(text):
             raise
-    said = from_json(text.encode(errors="ignore"), allow_partial="trailing-strings")
-    if not isinstance(said, dict) or "reason" not in said:
-        raise ValueError("it ends before the reason: what stands of the scores may be cut as well")
-    return said
+    return from_json(text.encode(errors="ignore"), allow_partial="trailing-strings")
 
 
 def _read_score(score: Any, text: str, *, low: float, high: float, is_whole: bool = False) -> float:

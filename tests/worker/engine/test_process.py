@@ -89,6 +89,17 @@ def test_a_signal_reaches_the_command_and_its_family_ends(tmp_path: Path, number
     wait_until_gone(*pids)
 
 
+def test_a_command_that_lost_a_signal_is_told_again(tmp_path: Path) -> None:
+    often = RUN.replace("niceness=3", "ask_every_s=0.1")
+    loses_one = "import signal; signal.signal(15, lambda *_: signal.signal(15, signal.SIG_DFL))\n"
+    words = [sys.executable, "-c", often, loses_one + FAMILY, str(tmp_path / "pids")]
+    runner = subprocess.Popen(words, cwd=Path(__file__).parents[3])
+    pids = read_pids(tmp_path / "pids")
+    runner.terminate()
+    assert runner.wait(timeout=20) == 143
+    wait_until_gone(*pids)
+
+
 def test_a_killed_server_leaves_no_family(tmp_path: Path) -> None:
     runner = run(FAMILY, str(tmp_path / "pids"))
     server, core = read_pids(tmp_path / "pids")

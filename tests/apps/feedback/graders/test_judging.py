@@ -73,18 +73,32 @@ def test_everything_else_is_nonsense_and_quoted(text: str) -> None:
     assert text.strip()[:20] in str(caught.value) or not text
 
 
-@pytest.mark.parametrize("end", ['fair", "hint": "be', 'fair", "hi', 'fair"', "fair", "fair\\", "fair\\u00"])
+ENDS = (': "fair", "hint": "be', ': "fair", "hi', ': "fair"', ': "fair', ': "fair\\', ': "fair\\u00', ": ", " \n \n")
+
+
+@pytest.mark.parametrize("end", ENDS)
 def test_of_an_answer_that_was_held_to_its_shape_the_words_may_end_early(end: str) -> None:
-    text = f'{{"score": -0.15, "reason": "{end}'
+    text = f'{{"score": -0.15, "reason"{end}'
     vote = read_vote(text, low=-1, high=1, is_held=True)
-    assert (vote.score, vote.reason) == (-0.15, "fair")
-    assert read_scores(f'{{"scores": [0, 0.5], "reason": "{end}', count=2, is_held=True)[0] == [0, 0.5]
+    assert (vote.score, vote.reason) == (-0.15, "fair" if "fair" in end else "")
+    assert read_scores(f'{{"scores": [0, 0.5], "reason"{end}', count=2, is_held=True)[0] == [0, 0.5]
     with pytest.raises(Nonsense):
         read_vote(text, low=-1, high=1)
 
 
 @pytest.mark.parametrize(
-    "text", ["", "no", "[", '{"score": -0.1', '{"score": -0.1,', '{"score": 0.1, "rea', '{"reason": "']
+    "text",
+    [
+        "",
+        "no",
+        "[",
+        '{"score": -0.1',
+        '{"score": -0.1,',
+        '{"score": 0.1, "rea',
+        '{"reason": "',
+        '{"reason": "", "score": 0.1',
+        '{"score": "reason',
+    ],
 )
 def test_one_that_ends_in_its_score_is_nonsense_all_the_same(text: str) -> None:
     with pytest.raises(Nonsense):
