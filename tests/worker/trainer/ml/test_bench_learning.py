@@ -4,6 +4,7 @@ import random
 
 import pytest
 
+from apps.training.choices import OWN_SETTINGS
 from apps.training.estimators import BaselineState
 from apps.training.recipes import read_recipe
 from bench.learning import ALONE, RECIPES, STALE, is_grouped, list_lessons, print_grid, print_rows
@@ -37,6 +38,12 @@ def test_every_recipe_has_something_to_learn_from(name: str) -> None:
     batch, _ = build_batch(1, tries, recipe=recipe, state=BaselineState())
     assert bool(batch.samples) != bool(batch.judged)
     assert bool(batch.judged) == recipe.learns_from_labels
+
+
+@pytest.mark.parametrize("axis", ["algorithm", "estimator", "loss"])
+def test_it_leaves_no_recipe_out(axis: str) -> None:
+    chosen = {getattr(read_recipe(dict(settings)), axis) for settings in RECIPES.values()}
+    assert chosen - {None} == OWN_SETTINGS[axis].keys()
 
 
 @pytest.mark.parametrize("settings", [*STALE.values(), *ALONE.values()])
