@@ -1,6 +1,8 @@
 """How often a password may be tried. Failures are counted in Valkey, over all web processes; without it none is.
 
-Knows no form and no password: only whom was tried, and from where.
+Knows no form and no password: only whom was tried, and from where. Why no django-axes: its cache handler has one limit
+where there are two here, reads and writes a count in two steps, needs a cache that all processes share, fails the
+log-in while that is away, and has three tables come along.
 """
 
 import hashlib

@@ -24,4 +24,6 @@ def _find_words(error: Exception) -> str:
         return "it is not JSON"
     if isinstance(error, KeyError) and isinstance(missing := error.args[0], str):
         return f"`{missing[:100]}` is missing"
+    if type(error) is LookupError:  # our own words; what Python looks up in vain is one of its kinds
+        return str(error)
     return "it does not have the form that was asked for"

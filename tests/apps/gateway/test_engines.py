@@ -12,7 +12,7 @@ from aiohttp import web
 from pytest_django.fixtures import Settings
 
 from apps.gateway.engine_gate import EnginesBusyError
-from apps.gateway.engines import EngineRefusedError, Engines, EngineUnavailableError
+from apps.gateway.engines import EngineNonsenseError, EngineRefusedError, Engines, EngineUnavailableError
 from apps.gateway.placement import choose_engine
 from apps.gateway.routes import EngineRoute
 from apps.registry.models import EngineKind
@@ -271,7 +271,7 @@ async def odd_server() -> AsyncIterator[tuple[str, list[str]]]:
 
 async def test_a_redirect_is_not_followed(engines: Engines, odd_server: tuple[str, list[str]]) -> None:
     url, asked = odd_server
-    with pytest.raises(EngineUnavailableError, match="307"):
+    with pytest.raises(EngineNonsenseError, match="307"):
         await call(engines, provider(f"{url}/moved"))
     assert asked == ["/moved/chat/completions"]
 

@@ -192,7 +192,9 @@ def test_an_engine_that_does_not_tell_each_token_is_no_answer(
     http: httpx.Client, engine: TokenEngine, completion: Completion
 ) -> None:
     engine.completions = [completion]
-    assert_error(http.post(PATH, json={"prompt_ids": PROMPT}), status=503, code="engine_unavailable")
+    answer = http.post(PATH, json={"prompt_ids": PROMPT})
+    assert_error(answer, status=502, code="engine_broken")
+    assert "it does not tell each token's id and log-prob" in answer.json()["error"]["message"]
     assert not only_exchange().is_exact
 
 

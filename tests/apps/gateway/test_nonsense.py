@@ -60,7 +60,7 @@ def test_an_answer_that_is_none_is_told_and_kept(
         said = answer.json()["error"]["message"]
         assert answer.status_code == 502, (nonsense, answer.text)
         assert said.startswith("The model gave no answer: the engine's answer makes no sense: ")
-        assert said.endswith(("it is not JSON.", "it does not have the form that was asked for."))
+        assert said.endswith(("it is not JSON.", "it does not have the form that was asked for.", "were asked for."))
     engine.script.nonsense = None
     assert http.post(path, json=body).status_code == 200
 
