@@ -1,8 +1,10 @@
 """Services that are away for a while: agents are served all the same, and what they were told is in the pool later."""
 
 import contextlib
+import itertools
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import httpx
@@ -22,6 +24,7 @@ OUTAGE_S = 3.0
 LONG_OUTAGE_S = 60.0
 LONG_FROM_ROUNDS = 10
 NEWS_S = 10
+TOLD_WITHIN_S = 60  # on a busy machine
 
 
 def test_postgres_away(world: World, seed: int, rounds: int, note: Note) -> None:
@@ -33,7 +36,7 @@ def test_postgres_away(world: World, seed: int, rounds: int, note: Note) -> None
         world.postgres.kill()
         end_at = time.monotonic() + outage_s
         drill.wait_for_answers(20)
-        wait_until(lambda: not any(world.ask("database")), what="readyz tells", timeout_s=5)
+        wait_until(lambda: not any(world.ask("database")), what="readyz tells", timeout_s=TOLD_WITHIN_S)
         n_bytes = size_of(world.waiting_files())
         drill.wait_for_answers(50)
         assert size_of(world.waiting_files()) > n_bytes > 0
@@ -103,19 +106,27 @@ def test_valkey_killed(world: World, seed: int, rounds: int, note: Note, cookie:
     """No call fails, limits let everybody in, readyz tells; then limits and live events are back."""
     with Drill(world, seed=seed) as drill:
         for _ in range(rounds):
-            assert is_told_of_trajectories(world, cookie)
-            assert is_limited(world, f"{drill.secret}-{drill.n_faults}-up")
+            wait_until(lambda: is_told_of_trajectories(world, cookie), what="live events come", timeout_s=TOLD_WITHIN_S)
+            # A limiter that waits too long for a busy Valkey lets everybody in, and asks again a second later.
+            names = (f"{drill.secret}-{drill.n_faults}-up-{n}" for n in itertools.count())
+            wait_until(partial(is_next_limited, world, names), what="limits hold", timeout_s=TOLD_WITHIN_S)
             drill.pick_moment()
             world.valkey.kill()
-            wait_until(lambda: not any(world.ask("redis")), what="readyz tells", timeout_s=5)
+            wait_until(lambda: not any(world.ask("redis")), what="readyz tells", timeout_s=TOLD_WITHIN_S)
             drill.wait_for_answers(30)
             assert not is_limited(world, f"{drill.secret}-{drill.n_faults}-down")
             world.valkey.restart()
-            wait_until(lambda: is_told_of_trajectories(world, cookie), what="live events resume", timeout_s=20)
-            wait_until(lambda: all(world.ask("redis")), what="readyz is content", timeout_s=5)
+            wait_until(
+                lambda: is_told_of_trajectories(world, cookie), what="live events resume", timeout_s=TOLD_WITHIN_S
+            )
+            wait_until(lambda: all(world.ask("redis")), what="readyz is content", timeout_s=TOLD_WITHIN_S)
         tally = drill.finish()
     note(tally)
     assert not drill.failures, drill.failures[:3]
+
+
+def is_next_limited(world: World, secrets: Iterator[str]) -> bool:
+    return is_limited(world, next(secrets))
 
 
 def is_limited(world: World, secret: str) -> bool:

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Sequence
+from functools import partial
 
 import httpx
 
@@ -16,7 +17,7 @@ from tests.chaos.world import World, wait_until
 from tests.fakes.word_engine import read_ids, spell_prompt
 
 N_LONG = 2000  # words: an answer that takes seconds
-CANCELLED_WITHIN_S = 1.0
+CANCELLED_WITHIN_S = 20  # on a busy machine; an answer that came to its end is never told as cancelled
 
 
 def test_clients_that_leave(world: World, seed: int, rounds: int, note: Note) -> None:
@@ -32,12 +33,13 @@ def test_clients_that_leave(world: World, seed: int, rounds: int, note: Note) ->
 
 
 def leave_at_once(world: World, drill: Drill, *, n: int) -> list[Failure]:
-    """Leave `n` answers, and see that the engine has stopped; it tells the latest calls alone."""
+    """Leave `n` answers, and see each time that the engine has stopped; it tells the latest calls alone."""
     left = []
     for _ in range(n):
-        left.append(leave_in_the_middle(world, drill))
+        call = leave_in_the_middle(world, drill)
+        wait_until(partial(is_cancelled, world, call), what="the engine stops", timeout_s=CANCELLED_WITHIN_S)
+        left.append(call)
         drill.n_faults += 1
-    wait_until(lambda: are_cancelled(world, left), what="the engine stops", timeout_s=CANCELLED_WITHIN_S)
     return left
 
 
@@ -65,9 +67,9 @@ def leave_in_the_middle(world: World, drill: Drill) -> Failure:
         )
 
 
-def are_cancelled(world: World, left: Sequence[Failure]) -> bool:
-    calls = httpx.get(f"{world.engine_url}/calls", trust_env=False).json()
-    return all(calls[failure.said.text.split()[0]]["is_cancelled"] for failure in left)
+def is_cancelled(world: World, left: Failure) -> bool:
+    calls = httpx.get(f"{world.engine_url}/calls", trust_env=False, timeout=30).json()
+    return bool(calls[left.said.text.split()[0]]["is_cancelled"])
 
 
 def check_kept(cut: Sequence[Failure], tally: Tally, *, status: str) -> None:

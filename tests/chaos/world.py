@@ -37,7 +37,7 @@ from worker.parent import end_with_parent
 ROOT = Path(__file__).parents[2]
 DATABASE = "claw"
 MODEL = "otter"
-START_S = 60
+START_S = 180  # of a process, on a busy machine
 QUIET_S = 240  # ten thousand calls are spooled in a minute, and then to be folded
 TOKEN_PAUSE_S = 0.002
 N_GATEWAYS = 2
