@@ -2,16 +2,20 @@
 
 
 class ServiceError(Exception):
-    """Something the caller asked for cannot be done. The message says what to do next."""
+    """Something the caller asked for cannot be done. The message says what to do next.
+
+    `retry_after_s`: when the same may be asked again; None where that is of no use.
+    """
 
     status = 400
     code = "invalid_request"
+    usual_retry_after_s: int | None = None
 
     def __init__(self, message: str, *, field: str = "", retry_after_s: int | None = None) -> None:
         super().__init__(message)
         self.message = message
         self.field = field
-        self.retry_after_s = retry_after_s
+        self.retry_after_s = self.usual_retry_after_s if retry_after_s is None else retry_after_s
 
 
 class InvalidInput(ServiceError):
@@ -53,6 +57,7 @@ class TooMany(ServiceError):
 
     status = 429
     code = "rate_limited"
+    usual_retry_after_s = 5
 
 
 class Unavailable(ServiceError):
@@ -60,3 +65,4 @@ class Unavailable(ServiceError):
 
     status = 503
     code = "unavailable"
+    usual_retry_after_s = 5

@@ -27,7 +27,7 @@ from apps.gateway.clawr1.shapes import B, CompleteBody, RegisterBody, RewardBody
 from apps.gateway.desk import Desk
 from apps.gateway.dialect import Json, ModelRequest
 from apps.gateway.endpoint import ModelEndpoint
-from apps.gateway.errors import RETRY_AFTER_S, ApiError, render_error, render_openai, unavailable
+from apps.gateway.errors import ApiError, render_error, render_openai, unavailable
 from apps.gateway.generate.behaviour import GenerateDialect
 from apps.gateway.generate.http import GenerateEndpoint
 from apps.gateway.routes import KeyRoute
@@ -217,7 +217,7 @@ async def _read(request: Request, shape: type[B]) -> B:
 def _as_api_error(error: ApiError | ServiceError) -> ApiError:
     if isinstance(error, ApiError):
         return error
-    headers = {"Retry-After": str(error.retry_after_s or RETRY_AFTER_S)} if error.status in {429, 503} else {}
+    headers = {} if error.retry_after_s is None else {"Retry-After": str(error.retry_after_s)}
     return ApiError(error.message, status=error.status, code=error.code, param=error.field or None, headers=headers)
 
 

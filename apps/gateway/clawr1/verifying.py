@@ -59,5 +59,5 @@ def _read(key: ApiKey, token_ids: Sequence[int]) -> str:
     policy = Policy.objects.filter(project=key.agent.project).first()
     text = read_text(base_model=policy.base_model, token_ids=token_ids) if policy else None
     if text is None:
-        raise Unavailable("no engine can read these tokens now", retry_after_s=5)
+        raise Unavailable("no engine can read these tokens now")
     return text

@@ -7,7 +7,7 @@ from django.core.exceptions import PermissionDenied
 from django.http import Http404
 from rest_framework import exceptions
 
-from apps.core.errors import Conflict, Forbidden, InvalidInput, NotFound, ServiceError, Unavailable
+from apps.core.errors import Conflict, Forbidden, InvalidInput, NotFound, ServiceError, TooMany, Unavailable
 from apps.core.problems import CONTENT_TYPE, handle_exception
 
 
@@ -44,6 +44,13 @@ def test_a_time_to_try_again_is_a_header() -> None:
     response = handle_exception(Conflict("later", retry_after_s=2), {})
     assert response is not None
     assert response["Retry-After"] == "2"
+
+
+@pytest.mark.parametrize("kind", [TooMany, Unavailable])
+def test_what_passes_says_when_to_come_again(kind: type[ServiceError]) -> None:
+    response = handle_exception(kind("later"), {})
+    assert response is not None
+    assert response["Retry-After"] == "5"
 
 
 def test_a_bug_is_not_dressed_up() -> None:
