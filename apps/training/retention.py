@@ -5,10 +5,14 @@ Reads only. Whether an engine, an alias or a check still needs a version is the 
 
 from collections.abc import Collection, Iterator
 
+import structlog
 from django.db.models import Count, Q
 
+from apps.core.errors import InvalidInput
 from apps.training.models import Batch, BatchState, Run, RunState
 from apps.training.recipes import RecipeConfig, read_recipe
+
+log = structlog.get_logger(__name__)
 
 SIGNS = {"loss": -1, "reward_mean": 1}  # of the metrics of keep_best: whether more is better
 
@@ -23,9 +27,18 @@ def list_outdated() -> Iterator[Batch]:
     starts = set(Run.objects.exclude(state=RunState.SUCCEEDED).values_list("start_version_id", flat=True))
     is_held = Q(batches__state=BatchState.TRAINED, batches__version__given_up_at=None)
     for run in Run.objects.annotate(n_held=Count("batches", filter=is_held)).filter(n_held__gt=1).order_by("pk"):
-        recipe = read_recipe(run.recipe)
-        if run.n_held > recipe.own("keep_versions"):
+        recipe = _find_recipe(run)
+        if recipe is not None and run.n_held > recipe.own("keep_versions"):
             yield from _list_outdated_of(run, recipe, starts=starts)
+
+
+def _find_recipe(run: Run) -> RecipeConfig | None:
+    """Return the run's recipe, None for one of an earlier release that is refused by now: its files are kept."""
+    try:
+        return read_recipe(run.recipe)
+    except InvalidInput as error:
+        log.warning("retention.unreadable_recipe", run=run.pk, reason=error.message)
+        return None
 
 
 def _list_outdated_of(run: Run, recipe: RecipeConfig, *, starts: Collection[str]) -> Iterator[Batch]:

@@ -91,6 +91,16 @@ def test_adapters_are_kept_unless_a_run_says_otherwise(train: TrainSteps) -> Non
     assert kept(versions) == [1, 2, 3, 4]
 
 
+def test_a_recipe_of_an_earlier_release_that_is_refused_by_now_keeps_its_files_and_holds_up_no_other(
+    train: TrainSteps,
+) -> None:
+    old = train(*[0.5] * 3, keep_versions=1)
+    Run.objects.update(recipe={"loss": "no longer known"})
+    new = train(*[0.5] * 3, keep_versions=1)
+    clear_away()
+    assert (kept(old), kept(new)) == ([1, 2, 3], [3])
+
+
 def test_what_is_in_use_stays_until_it_is_not(train: TrainSteps, policy: Policy) -> None:
     versions = train(*[0.5] * 6, keep_versions=1)
     named, loaded, held, waiting, *_ = versions
