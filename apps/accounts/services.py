@@ -5,7 +5,8 @@ import secrets
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 
-from django.db import transaction
+from django.core.exceptions import ValidationError
+from django.db import IntegrityError, transaction
 from django.db.models import F, Q
 from django.utils import timezone
 from django.utils.text import slugify
@@ -40,10 +41,16 @@ _PATTERN_NAME = re.compile(r"[A-Za-z0-9_-]{1,20}")
 
 
 def create_user(*, email: str, password: str, name: str = "", is_staff: bool = False) -> User:
-    """Create a person who can log in."""
-    if User.objects.filter(email__iexact=email).exists():
-        raise Conflict(f"{email} has an account already", field="email")
-    return User.objects.create_user(email, password, name=name, is_staff=is_staff, is_superuser=is_staff)
+    """Create a person who can log in. Raises Conflict, also for the later of two at one moment."""
+    same = User.objects.filter(email__iexact=email)
+    if not same.exists():
+        try:
+            with transaction.atomic():
+                return User.objects.create_user(email, password, name=name, is_staff=is_staff, is_superuser=is_staff)
+        except (IntegrityError, ValidationError):
+            if not same.exists():
+                raise
+    raise Conflict(f"{email} has an account already", field="email")
 
 
 @transaction.atomic

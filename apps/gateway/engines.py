@@ -8,7 +8,7 @@ import asyncio
 import re
 import time
 from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from types import TracebackType
 from typing import Self
@@ -184,7 +184,7 @@ class _Retries:
     """How long, and after which pauses, one call is tried again."""
 
     give_up_at: float
-    pause_s: float = FIRST_PAUSE_S
+    pause_s: float = field(default_factory=lambda: FIRST_PAUSE_S)
     n_server_faults: int = 0
     last: _PassingFaultError | None = None
 

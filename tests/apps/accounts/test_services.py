@@ -1,9 +1,11 @@
 """Making people, teams, projects, agents and keys."""
 
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
+from threading import Barrier
 
 import pytest
-from django.db import IntegrityError, transaction
+from django.db import IntegrityError, connection, transaction
 from django.utils import timezone
 
 from apps.accounts import services
@@ -19,6 +21,24 @@ def test_a_person_logs_in_by_e_mail_in_any_case() -> None:
     assert User.objects.get_by_natural_key("ADA@example.ORG").check_password("correct horse battery")
     with pytest.raises(Conflict):
         services.create_user(email="ada@example.org", password="another password")
+
+
+@pytest.mark.django_db(transaction=True)
+def test_of_several_accounts_for_one_address_at_one_moment_one_is_made() -> None:
+    barrier = Barrier(4)
+
+    def create(place: int) -> str:
+        barrier.wait(timeout=30)
+        try:
+            return services.create_user(email="ada@example.org", password=f"correct horse {place}").email
+        except Conflict as error:
+            return error.message
+        finally:
+            connection.close()
+
+    with ThreadPoolExecutor(4) as pool:
+        said = list(pool.map(create, range(4)))
+    assert sorted(said) == ["ada@example.org", *["ada@example.org has an account already"] * 3]
 
 
 def test_the_database_too_keeps_e_mails_unique_in_any_case() -> None:

@@ -58,8 +58,9 @@ def test_a_request_that_crashes_engines_is_not_tried_for_ever(http: httpx.Client
 
 
 def test_another_engine_takes_over_without_a_pause(
-    engine: FakeEngine, engine_row: Engine, request: pytest.FixtureRequest
+    engine: FakeEngine, engine_row: Engine, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(engines, "FIRST_PAUSE_S", 30.0)
     dead = EngineFactory.create(base_url="http://127.0.0.1:1")
     http: httpx.Client = request.getfixturevalue("http")
 
