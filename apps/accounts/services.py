@@ -36,6 +36,7 @@ from apps.core.texts import is_storable
 
 MAX_OWN_PATTERNS = 20
 FIRST_PASSWORD_BYTES = 12
+NO_MEMBER = "this team has no such member"
 USE_IS_WRITTEN_EVERY = timedelta(minutes=1)  # a key's last use is no more exact, so that a busy key costs nothing
 _PATTERN_NAME = re.compile(r"[A-Za-z0-9_-]{1,20}")
 
@@ -66,20 +67,36 @@ def create_team(*, name: str, owner: User) -> Team:
 def invite_person(*, team: Team, email: str, role: Role, actor: str, name: str = "") -> tuple[Membership, str]:
     """Return the new member, and a first password where there was no account yet, else "": show it now or never."""
     Team.objects.select_for_update().get(pk=team.pk)
-    user, password = User.objects.filter(email__iexact=email).first(), ""
+    user, password = _find_user(email), ""
     if user is None:
-        password = secrets.token_urlsafe(FIRST_PASSWORD_BYTES)
-        user = create_user(email=email, password=password, name=name)
-    elif Membership.objects.filter(team=team, user=user).exists():
+        user, password = _ensure_user(email=email, name=name)
+    if Membership.objects.filter(team=team, user=user).exists():
         raise Conflict(f"{user.email} is in this team already", field="email")
     membership = Membership.objects.create(team=team, user=user, role=role)
     record_event(team=team, actor=actor, action="member.added", object_id=user.id, detail={"role": str(role)})
     return membership, password
 
 
+def _ensure_user(*, email: str, name: str) -> tuple[User, str]:
+    """Return a new person and their first password, or whom another team invited at this moment, and ""."""
+    password = secrets.token_urlsafe(FIRST_PASSWORD_BYTES)
+    try:
+        return create_user(email=email, password=password, name=name), password
+    except Conflict:
+        user = _find_user(email)
+        if user is None:
+            raise
+        return user, ""
+
+
+def _find_user(email: str) -> User | None:
+    return User.objects.filter(email__iexact=email).first()
+
+
 @transaction.atomic
 def change_role(membership: Membership, *, role: Role, actor: str) -> None:
-    """Give a member another role. Raises Conflict where the team would be left without an owner."""
+    """Give a member another role. Raises Conflict where the team would be left without an owner, NotFound for who was
+    taken out of it a moment ago."""
     _keep_an_owner(membership, role=role)
     Membership.objects.filter(pk=membership.pk).update(role=role)
     detail = {"role": str(role)}
@@ -90,7 +107,8 @@ def change_role(membership: Membership, *, role: Role, actor: str) -> None:
 
 @transaction.atomic
 def remove_member(membership: Membership, *, actor: str) -> None:
-    """Take a person out of the team; what they said and made stays. Raises Conflict for the last owner."""
+    """Take a person out of the team; what they said and made stays. Raises Conflict for the last owner, NotFound for
+    who was taken out a moment ago."""
     _keep_an_owner(membership, role=None)
     Membership.objects.filter(pk=membership.pk).delete()
     record_event(team=membership.team, actor=actor, action="member.removed", object_id=membership.user_id)
@@ -99,6 +117,8 @@ def remove_member(membership: Membership, *, actor: str) -> None:
 def _keep_an_owner(membership: Membership, *, role: Role | None) -> None:
     """Under the team's lock: of two owners who leave at the same moment the second one stays."""
     Team.objects.select_for_update().get(pk=membership.team_id)
+    if not Membership.objects.filter(pk=membership.pk).exists():
+        raise NotFound(NO_MEMBER)
     owners = Membership.objects.filter(team=membership.team_id, role=Role.OWNER)
     if role != Role.OWNER and not owners.exclude(pk=membership.pk).exists():
         raise Conflict("a team needs an owner: make somebody else one first", field="role")
@@ -114,7 +134,7 @@ def find_member(*, team: Team, user_id: str) -> Membership:
     known = Membership.objects.select_related("user", "team").filter(team=team)
     membership = known.filter(user=user_id).first() if is_id(user_id, "user") else None
     if membership is None:
-        raise NotFound("this team has no such member")
+        raise NotFound(NO_MEMBER)
     return membership
 
 

@@ -89,10 +89,20 @@ class FeedConsumer(AsyncJsonWebsocketConsumer):
             await self._send_new(self.feed)
 
     async def _send_new(self, feed: ProjectFeed | QueueFeed) -> None:
-        while messages := await database_sync_to_async(feed.read)(self.since):
+        while messages := await database_sync_to_async(self._read)(feed):
             for message in messages:
                 self.since = message["number"]
                 await self.send_json(message)
+        if messages is None:
+            self.feed = None
+            await self.channel_layer.group_discard(project_group(feed.project_id), self.channel_name)
+            await self.close(code=REFUSED)
+
+    def _read(self, feed: ProjectFeed | QueueFeed) -> list[Message] | None:
+        """Return what comes next, None for who is no member any more: people are taken out of a team while pages of
+        theirs are open."""
+        is_member = _find_project(self.scope.get("user"), self.scope["url_route"]["kwargs"]["slug"]) is not None
+        return feed.read(self.since) if is_member else None
 
 
 class NowhereConsumer(AsyncWebsocketConsumer):

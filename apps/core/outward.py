@@ -27,6 +27,8 @@ MAX_URL = 1000
 MARK_HEADER = "X-Claw-Platform"  # says which platform calls: one that hears itself stops there
 HTTPS_PORT, HTTP_PORT = 443, 80
 _NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
+_OPEN_V6 = ipaddress.IPv6Network("2000::/3")  # all that is given out of IPv6; old forms of IPv4 addresses lie outside
+_PROTOCOLS_V4 = ipaddress.IPv4Network("192.0.0.0/24")  # of IETF protocols; ipaddress calls some of it global
 _open = threading.local()  # of the call that this thread makes: its sockets, and whether its time is over
 
 
@@ -147,12 +149,19 @@ def _check_address(host: str, address: str, port: int, *, field: str = "url") ->
         raise Forbidden(f"{host} is this platform itself: it would call itself", field=field)
     if host in settings.CLAW.webhook_hosts:
         return
-    if is_own or not place.is_global or place.is_multicast:
+    if is_own or not _is_open(place):
         raise Forbidden(
             f"{host} leads to {place}, which is not on the open internet; only operators can allow it "
             "(CLAW_WEBHOOK_HOSTS)",
             field=field,
         )
+
+
+def _is_open(place: ipaddress.IPv4Address | ipaddress.IPv6Address) -> bool:
+    """Say whether an address is one of the open internet's."""
+    if isinstance(place, ipaddress.IPv6Address):
+        return place.is_global and place in _OPEN_V6
+    return place.is_global and not place.is_multicast and place not in _PROTOCOLS_V4
 
 
 def read_place(address: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:

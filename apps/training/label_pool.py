@@ -16,26 +16,27 @@ from apps.training.models import BatchTrajectory, Run
 from apps.training.pool import READY
 from apps.training.recipes import RecipeConfig
 from apps.training.selection import Selection
+from apps.trajectories.blindness import NOTHING, Hidden
 from apps.trajectories.models import Step, Trajectory
 
 
 @dataclass(frozen=True, kw_only=True)
 class LabelPool:
-    """One run's view of the pool. `run_id` is "" before there is a run."""
+    """One run's view of the pool. `run_id` is "" before there is a run. `hidden` is left out, as in `Pool`."""
 
     policy: Policy
     selection: Selection
     recipe: RecipeConfig
     run_id: str = ""
+    hidden: Hidden = NOTHING
 
     def candidates(self) -> QuerySet[Trajectory]:
         """Return everything that the selection names, ready or not."""
-        return self.selection.narrow(Trajectory.objects.filter(project_id=self.policy.project_id))
+        return self._narrow(Trajectory.objects.all())
 
     def ready(self) -> QuerySet[Trajectory]:
         """Return the trajectories that can be learnt from now: those used least first, then the oldest."""
-        settled = Trajectory.objects.filter(project_id=self.policy.project_id).settled()
-        rows = self.selection.narrow(settled).filter(self._fits(), is_excluded=False)
+        rows = self._narrow(Trajectory.objects.settled()).filter(self._fits(), is_excluded=False)
         rows = rows.filter(Exists(usable_steps().filter(trajectory=OuterRef("pk"))))
         counted = rows.annotate(n_uses=self._count_uses())
         return counted.filter(n_uses__lt=int(self.recipe.own("epochs"))).order_by("n_uses", "id")
@@ -56,6 +57,9 @@ class LabelPool:
         counts = rows.order_by().values("readiness").annotate(n=Count("pk"))
         return {row["readiness"]: row["n"] for row in counts}
 
+    def _narrow(self, rows: QuerySet[Trajectory]) -> QuerySet[Trajectory]:
+        return self.selection.narrow(rows.filter(project_id=self.policy.project_id).exclude(pk__in=self.hidden))
+
     def _is_labelled(self) -> Q:
         return Q(reward__isnull=False) | Q(Exists(_of_row(Preference.objects.standing())))
 
@@ -74,6 +78,7 @@ class LabelPool:
     def _comparable(self) -> QuerySet[Trajectory]:
         """Other tries at a trajectory's prompt that were worth more or less."""
         tries = Trajectory.objects.filter(project_id=self.policy.project_id, is_excluded=False, deleted_at=None)
+        tries = tries.exclude(pk__in=self.hidden)
         gap = self.recipe.own("min_gap")
         is_apart = Q(reward__gte=OuterRef("reward") + gap) | Q(reward__lte=OuterRef("reward") - gap)
         return tries.filter(is_apart, group=OuterRef("group")).exclude(group="")

@@ -18,6 +18,7 @@ from apps.training.pool import READY, Pool, describe_counts
 from apps.training.recipes import RecipeConfig
 from apps.training.selection import Selection
 from apps.training.tuning import check_tuning
+from apps.trajectories.blindness import NOTHING, Hidden
 from apps.trajectories.models import Trajectory
 
 PREVIEW = 2000  # trajectories looked at before a launch
@@ -36,10 +37,13 @@ class Preview:
     n_steps: int
 
 
-def preview_launch(*, project: Project, selection: Selection, recipe: RecipeConfig) -> Preview:
-    """Look at the pool as a launch would. Raises Conflict when the project has no policy yet."""
+def preview_launch(
+    *, project: Project, selection: Selection, recipe: RecipeConfig, hidden: Hidden = NOTHING
+) -> Preview:
+    """Look at the pool as a launch would; what is `hidden` from who looks is left out. Raises Conflict when the project
+    has no policy yet."""
     _, live = find_live(project)
-    pool = view_pool(version=live, selection=selection, recipe=recipe)
+    pool = view_pool(version=live, selection=selection, recipe=recipe, hidden=hidden)
     counts = {READY: 0} | pool.count_by_readiness()
     n_taken = recipe.trajectories_per_step
     n_there = _count_groups(pool, recipe) * recipe.group_size if recipe.group_size else counts[READY]
@@ -107,7 +111,8 @@ def check_worth(pool: Pool | LabelPool, recipe: RecipeConfig) -> None:
     ready = list(pool.ready()[:PREVIEW])
     if not ready:
         words = describe_counts(pool.count_by_readiness())
-        raise InvalidInput(f"nothing is ready to train on: {words}", field="selection")
+        blind = "; what you review blind does not count until you have said yours" if pool.hidden else ""
+        raise InvalidInput(f"nothing is ready to train on: {words}{blind}", field="selection")
     if recipe.algorithm == POLICY_GRADIENT:
         _check_advantages(ready, recipe)
     if recipe.algorithm == UNPAIRED:

@@ -14,6 +14,7 @@ from apps.training.models import Batch, Run
 from apps.training.pool import Pool, lock_rows, trace_line
 from apps.training.recipes import RecipeConfig, read_recipe
 from apps.training.selection import Selection, read_selection
+from apps.trajectories.blindness import NOTHING, Hidden
 from apps.trajectories.models import Trajectory
 
 
@@ -27,13 +28,17 @@ def open_pool(run: Run) -> Pool | LabelPool:
     )
 
 
-def view_pool(*, version: Version, selection: Selection, recipe: RecipeConfig, run_id: str = "") -> Pool | LabelPool:
-    """Return what a run with this recipe would see of the pool; `version` is the one in training."""
+def view_pool(
+    *, version: Version, selection: Selection, recipe: RecipeConfig, run_id: str = "", hidden: Hidden = NOTHING
+) -> Pool | LabelPool:
+    """Return what a run with this recipe would see of the pool, but `hidden`; `version` is the one in training."""
     if recipe.learns_from_labels:
-        return LabelPool(policy=version.policy, selection=selection, recipe=recipe, run_id=run_id)
+        return LabelPool(policy=version.policy, selection=selection, recipe=recipe, run_id=run_id, hidden=hidden)
     line = trace_line(version, max_staleness=int(recipe.own("max_staleness")))
     learns_from_hints = recipe.algorithm == HINDSIGHT
-    return Pool(policy=version.policy, selection=selection, line=line, learns_from_hints=learns_from_hints)
+    return Pool(
+        policy=version.policy, selection=selection, line=line, learns_from_hints=learns_from_hints, hidden=hidden
+    )
 
 
 def current_version(run: Run) -> Version:

@@ -10,6 +10,7 @@ from apps.registry.models import Policy, Version
 from apps.training.hints import has_hint
 from apps.training.models import BatchTrajectory
 from apps.training.selection import Selection
+from apps.trajectories.blindness import NOTHING, Hidden
 from apps.trajectories.models import Step, Trajectory
 
 READY = "ready"
@@ -31,21 +32,23 @@ class Pool:
     """One run's view of the pool.
 
     `line` maps the version in training (distance 0) and its ancestors, up to the recipe's staleness cap, to their
-    distance. A step spoken by any other version is stale.
+    distance. A step spoken by any other version is stale. `hidden` is left out: for whoever only looks, and reviews it
+    blind.
     """
 
     policy: Policy
     selection: Selection
     line: Mapping[str, int]
     learns_from_hints: bool = False
+    hidden: Hidden = NOTHING
 
     def candidates(self) -> QuerySet[Trajectory]:
         """Return everything that the selection names, ready or not."""
-        return self.selection.narrow(Trajectory.objects.filter(project_id=self.policy.project_id))
+        return self._narrow(Trajectory.objects.all())
 
     def ready(self) -> QuerySet[Trajectory]:
         """Return the trajectories that can be trained on now, oldest first."""
-        rows = self.selection.narrow(Trajectory.objects.filter(project_id=self.policy.project_id).settled())
+        rows = self._narrow(Trajectory.objects.settled())
         rows = rows.filter(self._is_labelled(), is_excluded=False, n_steps__gt=0)
         return rows.filter(~Exists(self._uses()), Exists(self._fresh_steps())).order_by("id")
 
@@ -63,6 +66,9 @@ class Pool:
         )
         rows = self.candidates().annotate(readiness=readiness).order_by().values("readiness")
         return {row["readiness"]: row["n"] for row in rows.annotate(n=Count("pk"))}
+
+    def _narrow(self, rows: QuerySet[Trajectory]) -> QuerySet[Trajectory]:
+        return self.selection.narrow(rows.filter(project_id=self.policy.project_id).exclude(pk__in=self.hidden))
 
     def _is_labelled(self) -> Q:
         return has_hint() if self.learns_from_hints else Q(reward__isnull=False)

@@ -21,6 +21,7 @@ from apps.training.recipes import read_recipe
 from apps.training.room import check_fits, check_possible
 from apps.training.selection import read_selection
 from apps.training.tuning import check_tuning
+from apps.trajectories.blindness import find_hidden
 
 
 @transaction.atomic
@@ -52,7 +53,7 @@ def launch_run(
     check_tuning(config, live=live)
     check_fits(project, config)
     refuse_second_run(project)
-    check_worth(view_pool(version=live, selection=chosen, recipe=config), config)
+    check_worth(view_pool(version=live, selection=chosen, recipe=config, hidden=find_hidden(caller)), config)
     run = Run.objects.create(
         project=project,
         policy=policy,

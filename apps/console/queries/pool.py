@@ -12,6 +12,7 @@ from apps.training.pool import READY, REASONS, describe_open
 from apps.training.recipes import RecipeConfig, read_recipe
 from apps.training.room import Outlook, look_ahead
 from apps.training.selection import read_selection
+from apps.trajectories.blindness import Hidden
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,11 +32,11 @@ class Readiness:
     recipe: RecipeConfig | None = None
 
 
-def read_readiness(project: Project, *, recipe: dict[str, Any], selection: dict[str, Any]) -> Readiness:
-    """Ask the training room."""
+def read_readiness(project: Project, *, recipe: dict[str, Any], selection: dict[str, Any], hidden: Hidden) -> Readiness:
+    """Ask the training room, of what is not `hidden` from who looks."""
     try:
         config = read_recipe(recipe)
-        found = preview_launch(project=project, recipe=config, selection=read_selection(selection))
+        found = preview_launch(project=project, recipe=config, selection=read_selection(selection), hidden=hidden)
     except ServiceError as error:
         return Readiness(problem=error.message)
     counts = found.counts

@@ -59,7 +59,7 @@ def _render_form(page: Page, form: RunForm, *, status: int = 200) -> HttpRespons
     return page.render(
         "console/new_run.html",
         form=form,
-        readiness=read_readiness(page.project, recipe=form.recipe, selection=form.selection),
+        readiness=read_readiness(page.project, recipe=form.recipe, selection=form.selection, hidden=page.hidden),
         outlook=read_outlook(page.project, recipe=form.recipe),
         curl=curl("POST", "/api/v1/runs", body),
         status=status,

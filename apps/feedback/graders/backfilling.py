@@ -6,9 +6,11 @@ from django.db import transaction
 from django.db.models import Count
 from django.utils import timezone
 
+from apps.accounts.access import Caller
 from apps.core.live import publish_news
 from apps.feedback.graders.models import Backfill, Grading, GradingState, WorkState
 from apps.feedback.graders.running import line_up
+from apps.trajectories.blindness import find_hidden
 from apps.trajectories.models import TrajectoryState
 from apps.trajectories.search.language import parse_query
 from apps.trajectories.search.services import find_matching
@@ -40,12 +42,14 @@ def fill_backfill(backfill_id: str) -> None:
 
 @transaction.atomic
 def _line_up_piece(backfill_id: str) -> bool:
-    rows = Backfill.objects.select_for_update(of=("self",)).select_related("version__grader__project__team")
+    rows = Backfill.objects.select_for_update(of=("self",)).select_related("version__grader__project__team", "author")
     backfill = rows.filter(pk=backfill_id).first()
     if backfill is None or not backfill.is_under_way or backfill.is_lined_up:
         return False
     project = backfill.version.grader.project
-    found = find_matching(project=project, query=parse_query(backfill.query), now=backfill.asked_at).filter(
+    hidden = find_hidden(Caller(user=backfill.author))  # what is graded would tell who asked
+    query = parse_query(backfill.query)
+    found = find_matching(project=project, query=query, now=backfill.asked_at, hidden=hidden).filter(
         state=TrajectoryState.COMPLETE, n_steps__gt=0, pk__lte=backfill.upto
     )
     found = found.filter(pk__lt=backfill.cursor) if backfill.cursor else found

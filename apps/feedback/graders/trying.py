@@ -7,6 +7,7 @@ from typing import Any
 from django.db.models import Exists, OuterRef
 from django.utils import timezone
 
+from apps.accounts.access import Caller
 from apps.core.errors import ServiceError
 from apps.core.live import publish_news
 from apps.feedback.graders.agreement import measure_agreement
@@ -24,7 +25,7 @@ from apps.feedback.graders.models import DryRun, GraderVersion, WorkState
 from apps.feedback.graders.people import Target, compare, read_people
 from apps.feedback.graders.subjects import Subject
 from apps.feedback.models import Label, Source
-from apps.trajectories.blindness import Hidden
+from apps.trajectories.blindness import Hidden, find_hidden
 from apps.trajectories.messages import clean_text
 from apps.trajectories.models import Trajectory, TrajectoryState
 from apps.trajectories.search.language import parse_query
@@ -39,9 +40,9 @@ def run_dry_run(dry_run_id: str) -> None:
     rows = DryRun.objects.filter(pk=dry_run_id, state__in=[WorkState.QUEUED, WorkState.RUNNING])
     if rows.update(state=WorkState.RUNNING, touched_at=timezone.now()) != 1:
         return
-    dry_run = DryRun.objects.select_related("version__grader__project__team").get(pk=dry_run_id)
+    dry_run = DryRun.objects.select_related("version__grader__project__team", "author").get(pk=dry_run_id)
     try:
-        columns = _try(dry_run.version, n_wanted=dry_run.n_wanted, dry_run_id=dry_run_id)
+        columns = _try(dry_run)
     except ServiceError as error:
         columns = {"state": WorkState.FAILED, "error": error.message}
     DryRun.objects.filter(pk=dry_run_id).update(ended_at=timezone.now(), **columns)
@@ -49,13 +50,14 @@ def run_dry_run(dry_run_id: str) -> None:
     publish_news(grader.project_id, kind="grader", object_id=grader.pk)
 
 
-def _try(version: GraderVersion, *, n_wanted: int, dry_run_id: str) -> dict[str, Any]:
+def _try(dry_run: DryRun) -> dict[str, Any]:
+    version = dry_run.version
     grading_round = open_round(version)
-    sample = choose_sample(version, n_wanted=n_wanted)
+    sample = choose_sample(version, n_wanted=dry_run.n_wanted, hidden=find_hidden(Caller(user=dry_run.author)))
     if not sample:
         error = "no complete trajectory fits its query: nothing could be tried"
         return {"state": WorkState.FAILED, "error": error}
-    mine = DryRun.objects.filter(pk=dry_run_id)
+    mine = DryRun.objects.filter(pk=dry_run.pk)
     graded = _grade_sample(grading_round, sample, beat=lambda: mine.update(touched_at=timezone.now()))[:MAX_RESULTS]
     people = read_people(
         project_id=version.grader.project_id, field=version.field, trajectory_ids=[row.pk for row in sample]
@@ -80,15 +82,15 @@ def hide_results(dry_run: DryRun, *, hidden: Hidden) -> DryRun:
     return dry_run
 
 
-def choose_sample(version: GraderVersion, *, n_wanted: int) -> list[Trajectory]:
-    """Return complete trajectories that the version's query finds, the newest: first such as people judged, half of
-    them."""
+def choose_sample(version: GraderVersion, *, n_wanted: int, hidden: Hidden) -> list[Trajectory]:
+    """Return complete trajectories that the version's query finds for who may not know of `hidden`, the newest: first
+    such as people judged, half of them."""
     project = version.grader.project
-    rows = find_matching(project=project, query=parse_query(version.query)).filter(
+    rows = find_matching(project=project, query=parse_query(version.query), hidden=hidden).filter(
         state=TrajectoryState.COMPLETE, n_steps__gt=0
     )
     judged = Label.objects.standing().filter(trajectory=OuterRef("pk"), source=Source.HUMAN, field=version.field)
-    known = list(rows.filter(Exists(judged)).order_by("-pk")[: (n_wanted + 1) // 2])
+    known = list(rows.filter(Exists(judged)).exclude(pk__in=hidden).order_by("-pk")[: (n_wanted + 1) // 2])
     others = rows.exclude(pk__in=[row.pk for row in known]).order_by("-pk")[: n_wanted - len(known)]
     return [*known, *others]
 

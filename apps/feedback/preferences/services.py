@@ -212,13 +212,20 @@ def _sign(row: Preference, author: Author) -> None:
 
 @transaction.atomic
 def _write(row: Preference) -> Preference:
-    Trajectory.objects.select_for_update().get(pk=row.trajectory_id)  # one author at a time
+    _lock_sides(row)
     known = Preference.objects.filter(project_id=row.project_id, idempotency_key=row.idempotency_key)
     if row.idempotency_key and known.exists():
         return _read_repeated(row)
     [written] = _write_rows([row])
     publish_news(row.project_id, kind="trajectory", object_id=row.trajectory_id)
     return written
+
+
+def _lock_sides(row: Preference) -> None:
+    """One author at a time on the trajectories of both sides; in one order, since others may say the opposite now."""
+    steps = [step.trajectory_id for step in (row.chosen_step, row.rejected_step) if step is not None]
+    ids = {row.trajectory_id, row.rejected_trajectory_id or row.trajectory_id, *steps}
+    list(Trajectory.objects.select_for_update().filter(pk__in=ids).order_by("pk").values_list("pk"))
 
 
 def _write_rows(rows: Sequence[Preference]) -> list[Preference]:

@@ -24,7 +24,8 @@ Answers = Mapping[str, Any]
 
 def find_disputed(reviews: Sequence[Answers], *, specs: Sequence[FieldSpec], tolerance: float) -> list[str]:
     """Return the fields in which the reviews lie apart: numbers and scales by more than `tolerance` (a part of their
-    range), others when they are not the same. Words never do."""
+    range), others when they are not the same. Words never do. What was said when the field was of another kind is the
+    same or it is not."""
     disputed = []
     for spec in specs:
         values = [answers[spec.name]["value"] for answers in reviews if spec.name in answers]
@@ -36,7 +37,7 @@ def find_disputed(reviews: Sequence[Answers], *, specs: Sequence[FieldSpec], tol
 
 
 def _lie_apart(spec: FieldSpec, values: Sequence[Any], tolerance: float) -> bool:
-    if spec.kind in {FieldKind.SCALE, FieldKind.NUMBER}:
+    if spec.kind in {FieldKind.SCALE, FieldKind.NUMBER} and all(type(value) in {int, float} for value in values):
         return bool(max(values) - min(values) > tolerance * ((spec.high or 0) - (spec.low or 0)) + 1e-9)
     return any(value != values[0] for value in values)
 

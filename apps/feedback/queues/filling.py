@@ -21,7 +21,7 @@ from apps.core.ids import first_id
 from apps.core.jobs import queue_task
 from apps.feedback.queues.events import record_event
 from apps.feedback.queues.models import Mode, QueueItem, QueueState, ReviewQueue
-from apps.trajectories.blindness import NOTHING, Hidden
+from apps.trajectories.blindness import NOTHING, Hidden, find_hidden
 from apps.trajectories.models import Trajectory, TrajectoryState
 from apps.trajectories.querysets import TrajectoryQuerySet
 from apps.trajectories.search.language import parse_query
@@ -66,9 +66,9 @@ def find_newest(project: Project, query: str, *, n: int, hidden: Hidden = NOTHIN
 
 def fill_queue(queue_id: str) -> int:
     """Put in all that the queue's search finds; returns how many are new. A search that fails is tried again later."""
-    queue = ReviewQueue.objects.select_related("project").get(pk=queue_id)
+    queue = ReviewQueue.objects.select_related("project", "author").get(pk=queue_id)
     started_at = timezone.now()
-    added = _add_found(queue, find_candidates(queue.project, queue.query))
+    added = _add_found(queue, _find_for(queue))
     # A queue that was changed meanwhile has another search: its own task does that.
     same = ReviewQueue.objects.filter(pk=queue_id, query=queue.query, sample_rate=queue.sample_rate)
     same.update(filled_at=timezone.now(), looked_at=started_at)
@@ -79,14 +79,19 @@ def add_new_matches(queue: ReviewQueue) -> int:
     """Put in what the queue's search finds among the trajectories of late; returns how many are new."""
     now = timezone.now()
     bound = first_id("traj", (queue.looked_at or now) - LOOKS_BACK)
-    added = _add_found(queue, find_candidates(queue.project, queue.query).filter(pk__gte=bound))
+    added = _add_found(queue, _find_for(queue).filter(pk__gte=bound))
     ReviewQueue.objects.filter(pk=queue.pk).update(looked_at=now)
     return added
 
 
+def _find_for(queue: ReviewQueue) -> TrajectoryQuerySet:
+    """Return what the queue's search finds without what is hidden from its author: what came in would tell them."""
+    return find_candidates(queue.project, queue.query, hidden=find_hidden(Caller(user=queue.author)))
+
+
 def tend_queues() -> None:
     """Fill queues whose task was lost, and add what came since where a queue wants that."""
-    open_queues = ReviewQueue.objects.filter(state=QueueState.OPEN).select_related("project")
+    open_queues = ReviewQueue.objects.filter(state=QueueState.OPEN).select_related("project", "author")
     sourced = open_queues.filter(~Q(query="") | Q(auto_add=True))
     for queue_id in sourced.filter(filled_at=None, created_at__lt=timezone.now() - RESEND_AFTER).values_list(
         "pk", flat=True

@@ -11,10 +11,11 @@ from django.utils import timezone
 
 from apps.accounts.access import Caller
 from apps.accounts.models import Role, User
+from apps.core.errors import InvalidInput
 from apps.feedback.queues.agreement import Level, Unit, find_alpha
 from apps.feedback.queues.models import ItemState, Mode, QueueItem, Review, ReviewQueue, ReviewState
 from apps.feedback.queues.services import BETTER, read_fields
-from apps.feedback.score_schema import FieldKind
+from apps.feedback.score_schema import FieldKind, FieldSpec
 from apps.trajectories.blindness import NOTHING, Hidden
 
 PACE_OVER = timedelta(hours=24)
@@ -155,7 +156,18 @@ def read_agreement(queue: ReviewQueue, *, hidden: Hidden = NOTHING) -> list[Fiel
     if queue.mode == Mode.PAIRS:
         return [_agree(BETTER, "which is better", Level.NOMINAL, rows)]
     specs = [spec for spec in read_fields(queue) if spec.kind in LEVELS]
-    return [_agree(spec.name, spec.words, LEVELS[spec.kind], rows) for spec in specs]
+    return [
+        _agree(spec.name, spec.words, LEVELS[spec.kind], [row for row in rows if _fits(spec, row[3])]) for spec in specs
+    ]
+
+
+def _fits(spec: FieldSpec, answers: dict[str, Any]) -> bool:
+    """Say whether the field, as it is now, takes what a review said: the schema may have changed since."""
+    try:
+        spec.read(answers[spec.name]["value"])
+    except (InvalidInput, KeyError):
+        return False
+    return True
 
 
 def _agree(

@@ -30,11 +30,13 @@ def check_answers(
 ) -> Answers:
     """Return the answers in the shape in which they are kept; `only`: nothing else is asked.
 
-    Raises InvalidInput that names the field.
+    Raises InvalidInput that names the field, Conflict when the score schema has dropped all that is asked.
     """
     if item.queue.mode == Mode.PAIRS:
         return _check_pair(item, given)
     specs = {spec.name: spec for spec in read_fields(item.queue, schema) if only is None or spec.name in only}
+    if not specs:
+        raise Conflict("the score schema has none of the fields that this queue asks for any more: tell a trainer")
     if unknown := sorted(set(given) - set(specs)):
         raise InvalidInput(f"this queue has no field {unknown[0]!r}; it has {', '.join(specs)}", field=unknown[0])
     answers: Answers = {}

@@ -10,7 +10,7 @@ from django.utils import timezone
 
 from apps.accounts import services
 from apps.accounts.models import Agent, ApiKey, AuditEvent, Membership, Project, Role, Scope, Team, User, hash_key
-from apps.core.errors import Conflict, InvalidInput
+from apps.core.errors import Conflict, InvalidInput, NotFound
 from tests.factories.accounts import ApiKeyFactory, UserFactory
 
 pytestmark = pytest.mark.django_db
@@ -135,3 +135,15 @@ def test_limits_are_checked_at_every_door(key: ApiKey) -> None:
     for limits in ({"per_hour": 1}, {"max_in_flight": 0}, {"tokens_per_day": 10**13}):
         with pytest.raises(InvalidInput):
             services.set_limits(key, limits=limits, actor="x")
+
+
+def test_who_was_taken_out_a_moment_ago_is_neither_changed_nor_taken_out_again(
+    team: Team, owner: User, viewer: User
+) -> None:
+    known = Membership.objects.select_related("team").get(user=viewer)
+    services.remove_member(Membership.objects.get(user=viewer), actor="somebody")
+    with pytest.raises(NotFound):
+        services.change_role(known, role=Role.TRAINER, actor="another")
+    with pytest.raises(NotFound):
+        services.remove_member(known, actor="another")
+    assert [event.action for event in AuditEvent.objects.filter(team=team)] == ["member.removed"]

@@ -8,7 +8,8 @@ from django.db import connections
 from django.test import Client
 
 from apps.accounts.access import Caller
-from apps.accounts.models import Project, User
+from apps.accounts.models import Membership, Project, User
+from apps.accounts.services import remove_member
 from apps.console.consumers import REFUSED
 from apps.feedback.queues.events import record_event
 from apps.feedback.queues.models import ReviewQueue
@@ -59,6 +60,18 @@ async def test_without_a_number_only_what_comes_is_sent(
     await socket.hear()
     await sync_to_async(record_event)(queue, kind="skipped")
     assert (await socket.hear())["number"] == 4
+    await socket.close()
+
+
+async def test_who_is_taken_out_of_the_team_hears_no_more(
+    queue: ReviewQueue, owner: User, viewer: User, browser_of: BrowserOf
+) -> None:
+    socket = await open_socket(await sync_to_async(browser_of)(viewer), queue)
+    await socket.hear()
+    member = await sync_to_async(Membership.objects.select_related("team").get)(user=viewer)
+    await sync_to_async(remove_member)(member, actor="somebody")
+    await sync_to_async(record_event)(queue, kind="skipped")
+    assert await socket.receive() == {"type": "websocket.close", "code": REFUSED}
     await socket.close()
 
 

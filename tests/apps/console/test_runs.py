@@ -321,6 +321,26 @@ def test_who_reviews_some_of_a_batch_blind_is_told_no_mean_of_it(
         assert [b"0.25" in one for one in told] == [False, True], address
 
 
+def test_what_somebody_reviews_blind_is_not_counted_as_ready_for_them(
+    project: Project, ready: list[Trajectory], trainer: User, owner: User, browser_of: Callable[[User], Client]
+) -> None:
+    queue = create_queue(caller=Caller(user=owner), project=project, settings={"name": "blind"})
+    add_trajectories(caller=Caller(user=owner), queue=queue, ids=[ready[0].pk])
+    take_review(caller=Caller(user=trainer), queue=queue)
+    for algorithm in ("policy_gradient", "sft", "unpaired", "preference"):
+        for narrow in ("", "&selection.min_reward=0.9"):
+            address = f"/p/shop/runs/new?recipe.algorithm={algorithm}{narrow}"
+            mine, theirs = (browser_of(user).get(address).content.decode() for user in (trainer, owner))
+            assert ("is not counted here" in mine, "is not counted here" in theirs) == (True, False)
+            counts = [page.split('class="ready-count">')[1].split("<")[0] for page in (mine, theirs)]
+            expected = {"sft": ["0", "1"], "preference": ["0", "0"]}.get(
+                algorithm, ["0", "1"] if narrow else ["1", "2"]
+            )
+            assert counts == expected, address
+    refused = browser_of(trainer).post("/p/shop/runs/new", form(**{"selection.min_reward": "0.9"}))
+    assert "what you review blind does not count until you have said yours" in refused.content.decode()
+
+
 def test_who_may_not_launch_sees_whom_to_ask(reviewer_browser: Client, owner_browser: Client, policy: Policy) -> None:
     html = reviewer_browser.get("/p/shop/runs/new").content.decode()
     assert "Ask owner@example.org" in html

@@ -1,8 +1,11 @@
 """Corrections, comparisons and rankings: append-only, superseding, undone, and what a trainer reads of them."""
 
+from concurrent.futures import ThreadPoolExecutor
+from threading import Barrier
 from typing import Any
 
 import pytest
+from django.db import connection
 
 from apps.accounts.access import Caller
 from apps.accounts.models import ApiKey, User
@@ -183,3 +186,23 @@ class TestRanking:
         with pytest.raises(NotFound):
             add_ranking(caller=caller, field="order", places=[*places, [TrajectoryFactory.create()]])
         assert not Label.objects.exists()
+
+
+@pytest.mark.django_db(transaction=True)
+def test_the_same_two_may_be_compared_either_way_at_the_same_moment(
+    trajectory: Trajectory, mate: User, trainer: User
+) -> None:
+    sides = [Side(trajectory=trajectory), Side(trajectory=TrajectoryFactory.create(agent=trajectory.agent))]
+    barrier = Barrier(2)
+
+    def compare(user: User, chosen: Side, rejected: Side) -> None:
+        try:
+            for _ in range(5):
+                barrier.wait(timeout=20)
+                add_comparison(caller=Caller(user=user), chosen=chosen, rejected=rejected)
+        finally:
+            connection.close()
+
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(compare, (mate, trainer), sides, sides[::-1]))
+    assert Preference.objects.standing().count() == 2

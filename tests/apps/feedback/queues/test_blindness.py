@@ -10,10 +10,15 @@ from rest_framework.test import APIClient
 from apps.accounts.models import Project, User
 from apps.core.errors import Conflict
 from apps.feedback.bulk import ACTIONS
+from apps.feedback.graders.backfilling import fill_backfill
+from apps.feedback.graders.models import DryRun
+from apps.feedback.graders.services import VersionDraft, create_grader, start_backfill
+from apps.feedback.graders.trying import run_dry_run
 from apps.feedback.models import Label
+from apps.feedback.queues.filling import fill_queue
 from apps.feedback.queues.models import QueueItem, Review, ReviewQueue
 from apps.feedback.queues.results import find_seen
-from apps.feedback.queues.services import change_queue
+from apps.feedback.queues.services import change_queue, create_queue
 from apps.feedback.queues.working import (
     Submission,
     put_back_review,
@@ -225,3 +230,26 @@ def test_items_are_listed_without_what_was_said(
     assert client_of(viewer).get(url).json()["items"][0]["disputed"] == []
     assert client_of(mate).get(url).json()["items"][0]["disputed"] == ["reward"]
     assert Label.objects.count() == 2
+
+
+def test_what_somebody_has_looked_for_by_a_judgement_leaves_out_what_is_hidden_from_them(
+    world: World, project: Project, trainer: User, owner: User
+) -> None:
+    take(world.review.queue, trainer)
+    found: dict[str, list[int]] = {}
+    for number, user in enumerate((trainer, owner)):
+        settings = {"name": f"low {number}", "query": "reward<0"}
+        queue = create_queue(caller=by(user), project=project, settings=settings)
+        found.setdefault("queue", []).append(fill_queue(queue.pk))
+        draft = VersionDraft(settings={"pattern": "x"}, query="reward<0")
+        version, _ = create_grader(caller=by(user), project=project, name=f"low-{number}", kind="regex", draft=draft)
+        dry_run = DryRun.objects.create(version=version, author=user, n_wanted=1)
+        run_dry_run(dry_run.pk)
+        dry_run.refresh_from_db()
+        found.setdefault("dry run", []).append(len(dry_run.results))
+        DryRun.objects.create(version=version, n_wanted=1, state="done")  # somebody else tried it too
+        backfill = start_backfill(caller=by(user), version=version, query="reward<0")
+        fill_backfill(backfill.pk)
+        backfill.refresh_from_db()
+        found.setdefault("back-fill", []).append(backfill.n_total)
+    assert found == {"queue": [0, 1], "dry run": [0, 1], "back-fill": [0, 1]}

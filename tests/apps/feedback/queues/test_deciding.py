@@ -42,11 +42,35 @@ WORDS = FieldSpec(name="why", kind=FieldKind.TEXT)
         ({"why": None}, {"why": None}, []),
         ({"clarity": 1}, {"mood": "bad"}, []),
         ({"better": "a"}, {"better": "tie"}, ["better"]),
+        ({"clarity": "good"}, {"clarity": 5}, ["clarity"]),  # the first was said when clarity was a choice
     ],
 )
 def test_what_lies_apart_is_disputed(one: dict[str, Any], other: dict[str, Any], disputed: list[str]) -> None:
     reviews = [{name: {"value": value, "text": name} for name, value in said.items()} for said in (one, other)]
     assert find_disputed(reviews, specs=[SCALE, MOOD, WORDS], tolerance=0.25) == disputed
+
+
+def test_reviews_from_before_and_after_a_field_was_of_another_kind(
+    make_queue: MakeQueue, add: Add, project: Project, trainer: User, mate: User, second: User
+) -> None:
+    def ask(*fields: FieldSpec) -> None:
+        definition = {"fields": [field.model_dump(mode="json") for field in fields]}
+        add_schema(caller=by(trainer), project=project, definition=definition)
+
+    def answer(user: User, value: object) -> None:
+        said = Submission(answers={"clarity": {"value": value}})
+        submit_review(caller=by(user), review=take(queue, user), said=said)
+
+    ask(MOOD.model_copy(update={"name": "clarity"}))
+    queue = make_queue(add(), field_names=["clarity"])
+    answer(mate, "good")
+    ask(SCALE)
+    answer(second, 4)
+    assert QueueItem.objects.get().disputed == ["clarity"]
+    assert [field.n_items for field in read_agreement(queue)] == [0]
+    ask()
+    with pytest.raises(Conflict, match="none of the fields"):
+        decide_item(caller=by(trainer), item=QueueItem.objects.get(), answers={"clarity": {"value": 4}})
 
 
 @pytest.fixture
