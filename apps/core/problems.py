@@ -12,6 +12,7 @@ from rest_framework.views import exception_handler
 from apps.core.errors import ServiceError
 
 CONTENT_TYPE = "application/problem+json"
+LONGEST_TEXT, LONGEST_NAME = 1000, 200  # of what an answer repeats of a body
 
 
 def handle_exception(error: Exception, context: dict[str, Any]) -> Response | None:
@@ -39,10 +40,21 @@ def _render_api_exception(error: exceptions.APIException, *, headers: dict[str, 
         fields = error.detail if isinstance(error.detail, dict) else {"": error.detail}
         first, reasons = next(iter(fields.items()), ("", ["invalid"]))
         detail = f"{first}: {_first_text(reasons)}" if first and first != "non_field_errors" else _first_text(reasons)
-        return problem(status=400, code="invalid_input", detail=detail, field=str(first), errors=fields)
+        shown = str(first)[:LONGEST_NAME]
+        return problem(status=400, code="invalid_input", detail=_cut(detail), field=shown, errors=_cut(fields))
     codes = error.get_codes()
     code = codes if isinstance(codes, str) else "error"
     return problem(status=error.status_code, code=code, detail=_first_text(error.detail), headers=headers)
+
+
+def _cut(told: Any) -> Any:
+    """Return what went wrong, its texts cut: DRF's messages repeat what was sent, be it a megabyte."""
+    if isinstance(told, dict):
+        return {str(name)[:LONGEST_NAME]: _cut(inner) for name, inner in told.items()}
+    if isinstance(told, (list, tuple)):
+        return [_cut(inner) for inner in told]
+    text = str(told)
+    return text if len(text) <= LONGEST_TEXT else f"{text[:LONGEST_TEXT]}…"
 
 
 def _first_text(detail: Any) -> str:

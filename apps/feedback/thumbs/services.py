@@ -71,7 +71,7 @@ def create_token(
         agent=agent,
         name=name,
         token=PREFIX + secrets.token_urlsafe(24),
-        origins=list(origins),
+        origins=[origin.lower() for origin in origins],  # as browsers send them
         per_minute=per_minute,
         created_by=caller.user,
     )

@@ -56,3 +56,12 @@ def test_what_passes_says_when_to_come_again(kind: type[ServiceError]) -> None:
 def test_a_bug_is_not_dressed_up() -> None:
     nothing: Any = handle_exception(ZeroDivisionError(), {})
     assert nothing is None
+
+
+def test_what_was_sent_is_not_repeated_at_length() -> None:
+    long = "x" * 1_000_000
+    told: Any = {"action": [f'"{long}" is no choice'], "more": {0: [long]}, long: ["unknown field"]}
+    response = handle_exception(exceptions.ValidationError(told), {})
+    assert response is not None
+    assert len(str(response.data)) < 5000
+    assert response.data["detail"].startswith('action: "xxx')

@@ -150,9 +150,10 @@ def test_without_valkey_thumbs_are_taken(page: APIClient, url: str, settings: Se
 
 class TestTokens:
     def test_a_trainer_makes_lists_and_ends_them(self, manage_client: APIClient, agent: Agent) -> None:
-        body = {"agent": agent.slug, "name": "shop", "origins": ["https://shop.example:8443"], "per_minute": 5}
+        body = {"agent": agent.slug, "name": "shop", "origins": ["https://Shop.example:8443"], "per_minute": 5}
         made = manage_client.post(TOKENS, body)
         assert (made.status_code, made.json()["token"].startswith("clawthumb-")) == (201, True)
+        assert made.json()["origins"] == ["https://shop.example:8443"]  # as browsers send it
         assert manage_client.get(TOKENS).json()["items"] == [made.json()]
         for _ in range(2):
             ended = manage_client.post(f"{TOKENS}/{made.json()['id']}/switch-off")
