@@ -121,6 +121,12 @@ def _find_digest(message: Message) -> str | None:
     return hash_text(role, _plain_id(message.get("tool_call_id")), dump_json(parts), *calls)
 
 
+def says_the_same(echo: Sequence[Message], answer: Message) -> bool:
+    """Whether a request's next message, if there is one, is an answer as its client spells it (`digest_message`)."""
+    digest = digest_message(echo[0]) if echo else None
+    return digest is not None and digest == digest_message(answer)
+
+
 def digest_answer_text(message: Message) -> str:
     """Return a digest of an assistant message's text, "" when it has none."""
     text = text_of(message).strip()

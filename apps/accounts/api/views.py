@@ -48,7 +48,7 @@ class ProjectsView(APIView):
 class MembersView(APIView):
     """Who is in a team."""
 
-    @extend_schema(responses=MemberListSerializer)
+    @extend_schema(operation_id="teams_members_list", responses=MemberListSerializer)
     def get(self, request: Request, team_id: str) -> Response:
         """List the team's members by e-mail."""
         team = services.find_team(caller=caller_of(request), team_id=team_id)

@@ -20,6 +20,7 @@ from apps.registry.models import Version
 from apps.registry.token_texts import read_token_texts
 from apps.training.models import BatchTrajectory
 from apps.trajectories.datasets.models import DatasetMember
+from apps.trajectories.messages import says_the_same
 from apps.trajectories.models import Exchange, ExchangeStatus, PrefixBreak, Step, Trajectory
 from apps.trajectories.trie import load_messages, read_new_messages
 
@@ -30,7 +31,7 @@ MESSAGES_SHOWN = 200  # the last of a whole prompt
 RAW_SHOWN = 200_000  # characters of each part
 # What a card does not need; of a parent it needs the index alone.
 _HEAVY = ("tail_token_ids", "completion_token_ids", "logprobs", "answer_digests")
-_PARENT_HEAVY = tuple(f"parent__{name}" for name in (*_HEAVY, "tail_messages", "answer", "metadata"))
+_PARENT_HEAVY = tuple(f"parent__{name}" for name in (*_HEAVY, "tail_messages", "metadata"))
 LEVELS = (0.9, 0.7, 0.5, 0.3, 0.1, 0.02)  # probability at or above which a token has the level of its place
 TOKEN_LEGEND = [*((f"≥ {least:.0%}", level) for level, least in enumerate(LEVELS)), ("less", len(LEVELS))]
 
@@ -46,10 +47,13 @@ class Badge:
 
 @dataclass(frozen=True, kw_only=True)
 class StepCard:
-    """One step: what was new in its prompt, and what was answered."""
+    """One step: what was new in its prompt, and what was answered. `n_earlier`: how many messages came before; the last
+    of them may be its parent's answer as the client spells it.
+    """
 
     step: Step
     new_messages: list[Message]
+    n_earlier: int
     answer: Message
     badges: list[Badge]
     branch_of: int | None
@@ -209,9 +213,13 @@ def read_card(
 ) -> StepCard:
     """Return one step's card; `is_whole`: with its very long texts."""
     places = count()
+    new = read_new_messages(step)
+    shown = read_messages(new, is_whole=is_whole, places=places)
+    is_echoed = step.parent is not None and says_the_same(new[:1], decode_json(step.parent.answer))
     return StepCard(
         step=step,
-        new_messages=read_messages(read_new_messages(step), is_whole=is_whole, places=places),
+        new_messages=shown[1:] if is_echoed else shown,
+        n_earlier=step.shared_messages + is_echoed,
         answer=read_message(decode_json(step.answer) or {"role": "assistant"}, is_whole=is_whole, places=places),
         badges=list(read_badges(step)),
         branch_of=branch_of,

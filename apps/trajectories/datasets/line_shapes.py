@@ -71,9 +71,11 @@ class TokensLine(_Head, StepLine):
 
 
 class TurnLine(StepLine):
-    """One step of an exported conversation: its answer stands at `at` of the messages."""
+    """One step of an exported conversation: its answer stands at `at` of the messages, or here where the client spelled
+    it otherwise there."""
 
     at: int = Field(ge=1)
+    answer: Object | None = None
 
 
 class ConversationLine(_Head):

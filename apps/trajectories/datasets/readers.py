@@ -85,6 +85,10 @@ def _pack_logprobs(line: int, row: shapes.TokensLine) -> bytes | None:
     return None if row.logprobs is None else pack_logprobs(row.logprobs)
 
 
+def _answer_of(row: shapes.ConversationLine, turn: shapes.TurnLine) -> Any:
+    return row.messages[turn.at] if turn.answer is None else turn.answer
+
+
 def _read_conversations(lines: Sequence[Line]) -> Incoming:
     rows = [(line, shapes.read_line(shapes.ConversationLine, line, row)) for line, row in lines]
     _check_rows(rows)
@@ -103,7 +107,7 @@ def _read_conversations(lines: Sequence[Line]) -> Incoming:
             line,
             row.turns[place],
             messages=list(row.messages[: row.turns[place].at]),
-            answer=row.messages[row.turns[place].at],
+            answer=_answer_of(row, row.turns[place]),
             tools=row.tools,
             follows=places.get((line, place - 1)),
         )

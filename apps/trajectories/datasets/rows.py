@@ -1,20 +1,22 @@
 """Trajectories as rows of a file, and what stands in a row. Two shapes:
 
 - messages: a row is a conversation. `messages` holds all of it, and each of `turns` is a step whose prompt is the
-  messages before `at` and whose answer is the one at it. A step that the client branched off, or whose last messages
-  were taken out again, has a row of its own: with `turns`, every step's prompt is exact.
+  messages before `at` and whose answer is the one at it, or, where the client spelled it in its own way there, its
+  `answer`. A step that the client branched off, or whose last messages were taken out again, has a row of its own:
+  with `turns`, every step's prompt and answer are exact.
 - tokens: a row is a step, as the engine saw and said it.
 
 Everything that a row says of its trajectory is the same in all of the trajectory's rows. Pure but for reading steps.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
 from apps.trajectories.blindness import NOTHING, Hidden
 from apps.trajectories.datasets.models import Shape
+from apps.trajectories.messages import dump_json, says_the_same
 from apps.trajectories.models import Step, Trajectory
 from apps.trajectories.trie import StepView, iterate_steps, load_tools
 
@@ -178,12 +180,19 @@ def _render_conversations(source: _Source) -> Iterator[Row]:
         turns = [end]
         while (parent_id := turns[0].row.parent_id) and goes_on_in.get(parent_id) == turns[0].row.pk:
             turns.insert(0, views[parent_id])
+        messages = [*end.messages, end.answer]
         yield {
             **head,
-            "messages": [*end.messages, end.answer],
+            "messages": messages,
             "tools": source.tools_of(end.row.tools_digest),
-            "turns": [{"at": len(view.messages), **_render_step(source, view.row)} for view in turns],
+            "turns": [_render_turn(source, view, messages) for view in turns],
         }
+
+
+def _render_turn(source: _Source, view: StepView, messages: Sequence[Any]) -> Row:
+    at = len(view.messages)
+    is_echoed = dump_json(messages[at]) == dump_json(view.answer)
+    return {"at": at, **_render_step(source, view.row), **({} if is_echoed else {"answer": view.answer})}
 
 
 def _find_continuations(views: Mapping[str, StepView]) -> dict[str, str]:
@@ -193,10 +202,17 @@ def _find_continuations(views: Mapping[str, StepView]) -> dict[str, str]:
         parent = views.get(view.row.parent_id or "")
         if parent is None or parent.row.pk in found:
             continue
-        has_all = view.row.shared_messages > len(parent.messages)
-        if has_all and view.row.tools_digest == parent.row.tools_digest:
+        if _goes_on_behind(parent, view) and view.row.tools_digest == parent.row.tools_digest:
             found[parent.row.pk] = view.row.pk
     return found
+
+
+def _goes_on_behind(parent: StepView, view: StepView) -> bool:
+    """Whether the step had seen all that its parent had, and the parent's answer, in whatever spelling."""
+    n_asked = len(parent.messages)
+    if view.row.shared_messages != n_asked:
+        return view.row.shared_messages > n_asked
+    return says_the_same(view.messages[n_asked : n_asked + 1], parent.answer)
 
 
 def _say_time(moment: datetime) -> str:

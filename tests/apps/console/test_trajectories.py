@@ -210,6 +210,19 @@ def test_steps_stand_on_lines_that_part_where_a_conversation_branches(
     assert "Step 2, it did not end well: " in html
 
 
+def test_an_answer_that_the_client_spells_in_its_own_way_is_not_said_twice(
+    owner_browser: Client, trajectory: Trajectory
+) -> None:
+    echo = {"role": "assistant", "content": "Paris it is"}
+    answer = json.dumps({**echo, "refusal": None}).encode()
+    asked = [{"role": "user", "content": "And of Spain?"}]
+    first = StepFactory.create(trajectory=trajectory, index=7, answer=answer)
+    StepFactory.create(trajectory=trajectory, index=8, parent=first, shared_messages=1, messages=[echo, *asked])
+    page = owner_browser.get(f"/p/shop/trajectories/{trajectory.pk}").text
+    assert (page.count("Paris it is"), page.count("And of Spain?")) == (1, 1)
+    assert "Goes on from 2 earlier messages." in page
+
+
 def test_it_names_the_datasets_that_it_is_in(
     trainer_browser: Client, trajectory: Trajectory, project: Project, trainer: User
 ) -> None:

@@ -39,6 +39,7 @@ STEP = st.fixed_dictionaries(
         "logprobs": st.booleans(),
         "new_messages": st.lists(MESSAGE, min_size=1, max_size=2),
         "answer": TEXT,
+        "is_respelled": st.booleans(),  # the client leaves out what the engine said nothing in
         "reward": REWARD,
         "side_call": st.sampled_from(["", "", "title", "subagent"]),
         "is_excluded": st.booleans(),
@@ -54,17 +55,18 @@ CONVERSATION = st.fixed_dictionaries(
 def build(agent: Agent, told: dict[str, Any]) -> Trajectory:
     """Make a trajectory as the recorder would: each step shares with its parent what it can."""
     row = TrajectoryFactory.create(agent=agent, group=told["group"], state="complete", title="t", metadata={"a": [1]})
-    made: list[tuple[Step, list[int], list[Any]]] = []
+    made: list[tuple[Step, list[int], list[Any], list[Any]]] = []
     for index, said in enumerate(told["steps"]):
-        parent, ids, messages = made[said["parent"]] if said["parent"] < len(made) else (None, [], [])
+        parent, ids, messages, heard = made[said["parent"]] if said["parent"] < len(made) else (None, [], [], [])
         prompt = ids[: max(0, len(ids) - said["cut"])] + said["new_ids"]
-        prompt_messages = messages[: max(0, len(messages) - said["cut"])] + said["new_messages"]
+        prompt_messages = heard[: max(0, len(heard) - said["cut"])] + said["new_messages"]
         shared, tail = split_tokens(pack_ids(ids), pack_ids(prompt))
         pairs = zip(messages, prompt_messages, strict=False)
         shared_messages = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
         tail_messages = json.dumps(prompt_messages[shared_messages:]).encode()
         logprobs = [-0.1] * len(said["completion"]) if said["logprobs"] else []
-        answer = {"role": "assistant", "content": said["answer"]}
+        echo = {"role": "assistant", "content": said["answer"]}
+        answer = {**echo, "refusal": None} if said["is_respelled"] else echo
         step = StepFactory.create(
             trajectory=row,
             index=index,
@@ -84,8 +86,9 @@ def build(agent: Agent, told: dict[str, Any]) -> Trajectory:
             finish_reason=said["finish_reason"],
             constraints=said["constraints"],
         )
-        made.append((step, prompt + said["completion"], [*prompt_messages, answer]))
-    rewards = {step.pk: said["reward"] for (step, _, _), said in zip(made, told["steps"], strict=True)}
+        both = [*prompt_messages, answer], [*prompt_messages, echo]
+        made.append((step, prompt + said["completion"], *both))
+    rewards = {step.pk: said["reward"] for (step, *_), said in zip(made, told["steps"], strict=True)}
     given_rewards = {step_id: reward for step_id, reward in rewards.items() if reward is not None}
     reward_imported([Rewarded(trajectory=row, reward=told["reward"], step_rewards=given_rewards)], note="")
     row.refresh_from_db()
@@ -128,3 +131,16 @@ def test_what_comes_back_is_what_went_out(
         again = import_file(content, agent=agent, caller=caller)
         assert (again.n_imported, again.n_known) == (0, len(made))
         transaction.set_rollback(True)
+
+
+def test_an_answer_that_its_client_spells_in_its_own_way_cuts_no_conversation(agent: Agent) -> None:
+    said: dict[str, Any] = {
+        "parent": 0, "cut": 0, "new_ids": [1], "completion": [2], "logprobs": True, "answer": "Hello", "reward": None,
+        "side_call": "", "is_excluded": False, "constraints": "", "finish_reason": "stop", "is_respelled": True,
+        "new_messages": [{"role": "user", "content": "Hi"}],
+    }  # fmt: skip
+    row = build(agent, {"steps": [said, said], "reward": None, "group": ""})
+    (told,) = tell(row, Shape.MESSAGES)
+    echo = {"role": "assistant", "content": "Hello"}
+    assert told["messages"] == [said["new_messages"][0], echo, said["new_messages"][0], {**echo, "refusal": None}]
+    assert [(turn["at"], turn.get("answer")) for turn in told["turns"]] == [(1, {**echo, "refusal": None}), (3, None)]
