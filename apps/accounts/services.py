@@ -67,9 +67,7 @@ def create_team(*, name: str, owner: User) -> Team:
 def invite_person(*, team: Team, email: str, role: Role, actor: str, name: str = "") -> tuple[Membership, str]:
     """Return the new member, and a first password where there was no account yet, else "": show it now or never."""
     Team.objects.select_for_update().get(pk=team.pk)
-    user, password = _find_user(email), ""
-    if user is None:
-        user, password = _ensure_user(email=email, name=name)
+    user, password = _ensure_user(email=email, name=name)
     if Membership.objects.filter(team=team, user=user).exists():
         raise Conflict(f"{user.email} is in this team already", field="email")
     membership = Membership.objects.create(team=team, user=user, role=role)
@@ -78,19 +76,13 @@ def invite_person(*, team: Team, email: str, role: Role, actor: str, name: str =
 
 
 def _ensure_user(*, email: str, name: str) -> tuple[User, str]:
-    """Return a new person and their first password, or whom another team invited at this moment, and ""."""
+    """Return a new person and their first password; who has an account, made at this moment by another team even,
+    and ""."""
     password = secrets.token_urlsafe(FIRST_PASSWORD_BYTES)
     try:
         return create_user(email=email, password=password, name=name), password
     except Conflict:
-        user = _find_user(email)
-        if user is None:
-            raise
-        return user, ""
-
-
-def _find_user(email: str) -> User | None:
-    return User.objects.filter(email__iexact=email).first()
+        return User.objects.get(email__iexact=email), ""
 
 
 @transaction.atomic

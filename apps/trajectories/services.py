@@ -156,6 +156,7 @@ def set_reward(trajectory: Trajectory, reward: float | None, *, step_rewards: Ma
         _set_step_rewards([trajectory.pk], step_rewards)
 
 
+@transaction.atomic(savepoint=False)
 def set_rewards(rewards: Mapping[str, float | None], *, step_rewards: Mapping[str, float]) -> int:
     """Store what the labels of (locked) trajectories add up to, by id; their steps that are not named have no reward:
     None is not zero. Returns how many trajectories were changed.

@@ -151,7 +151,8 @@ def test_a_submission_asks_the_database_little(
 ) -> None:
     address = f"{ROOT}/{queue.pk}/work/{review.pk}/submit"
     with django_assert_max_num_queries(18):  # four fields, each a label of its own
-        reviewer_browser.post(address, FORM, headers={"Accept": "application/json"})
+        saved = reviewer_browser.post(address, FORM, headers={"Accept": "application/json"})
+    assert saved.json()["message"] == "Review saved"
 
 
 def test_when_nothing_is_left_it_says_so(queue: ReviewQueue, reviewer_browser: Client) -> None:

@@ -355,4 +355,5 @@ def test_the_page_costs_the_same_for_many_runs(
         run.state = RunState.SUCCEEDED
         run.save(force_insert=True)
     with django_assert_max_num_queries(10):  # type: ignore[attr-defined]
-        viewer_browser.get("/p/shop/runs")
+        page = viewer_browser.get("/p/shop/runs").content.decode()
+    assert page.count("/p/shop/runs/run_") >= 20

@@ -74,7 +74,8 @@ def test_the_list_costs_the_same_for_many_rows(
     for _ in range(30):
         add_trajectory()
     with django_assert_max_num_queries(25):  # type: ignore[attr-defined]
-        owner_browser.get("/p/shop/trajectories")
+        page = owner_browser.get("/p/shop/trajectories").content.decode()
+    assert page.count("/p/shop/trajectories/traj_") >= 30
 
 
 def test_an_empty_list_teaches(owner_browser: Client, agent: Agent) -> None:
