@@ -64,11 +64,13 @@ def split_url(url: str, *, field: str) -> SplitResult:
         raise InvalidInput("an address has no blanks and no line breaks: write %20 for a blank", field=field)
     try:
         parts = urlsplit(url)
-        _ = parts.port
+        port = parts.port
     except ValueError as error:
         raise InvalidInput(f"this is no address: {error}", field=field) from error
     if parts.scheme not in {"http", "https"} or not parts.hostname or len(url) > MAX_URL:
         raise InvalidInput("an address begins with https:// or http:// and a host", field=field)
+    if port == 0:
+        raise InvalidInput("a port lies from 1 to 65535: nothing can listen at 0", field=field)
     if "@" in parts.netloc or "#" in url:
         raise InvalidInput("the address may hold no user and no #", field=field)
     return parts

@@ -237,9 +237,11 @@ def list_leased_steps(run: Run) -> list[int]:
 def describe_wait(attempt: Attempt) -> str:
     """Return in words how much is ready, of how much, and why the rest is not."""
     run = Run.objects.select_related("policy", "start_version").get(pk=attempt.run_id)
-    counts = open_pool(run).count_by_readiness()
+    pool = open_pool(run)
+    counts = pool.count_by_readiness()
     n_wanted = read_recipe(run.recipe).trajectories_per_step
-    return f"{counts.get(READY, 0)} of {n_wanted} ready; {describe_counts(counts)}"
+    blind = f"; what {run.launched_by} reviews blind waits until they have said theirs" if pool.hidden else ""
+    return f"{counts.get(READY, 0)} of {n_wanted} ready; {describe_counts(counts)}{blind}"
 
 
 def describe_failed_version(run_id: str) -> str:

@@ -4,6 +4,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
 
+from apps.accounts.access import Caller
 from apps.registry.models import Version
 from apps.training.choices import HINDSIGHT
 from apps.training.collecting import Facts, Lent, read_step_facts
@@ -14,17 +15,19 @@ from apps.training.models import Batch, Run
 from apps.training.pool import Pool, lock_rows, trace_line
 from apps.training.recipes import RecipeConfig, read_recipe
 from apps.training.selection import Selection, read_selection
-from apps.trajectories.blindness import NOTHING, Hidden
+from apps.trajectories.blindness import NOTHING, Hidden, find_hidden
 from apps.trajectories.models import Trajectory
 
 
 def open_pool(run: Run) -> Pool | LabelPool:
-    """Return the run's view of the pool, as of the version in training."""
+    """Return the run's view of the pool, as of the version in training; without what whoever launched it reviews blind
+    at this moment: what it takes, and what it says it waits for, would tell them."""
     return view_pool(
         version=current_version(run),
         selection=read_selection(run.selection),
         recipe=read_recipe(run.recipe),
         run_id=run.id,
+        hidden=find_hidden(Caller(user=run.launched_by)),
     )
 
 

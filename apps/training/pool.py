@@ -32,8 +32,8 @@ class Pool:
     """One run's view of the pool.
 
     `line` maps the version in training (distance 0) and its ancestors, up to the recipe's staleness cap, to their
-    distance. A step spoken by any other version is stale. `hidden` is left out: for whoever only looks, and reviews it
-    blind.
+    distance. A step spoken by any other version is stale. `hidden` is left out: of whoever looks or launched the run,
+    what they review blind.
     """
 
     policy: Policy

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from datetime import timedelta
 
-from django.db.models import Count, Q
+from django.db.models import Count
 from django.utils import timezone
 
 from apps.accounts.models import Project
@@ -43,24 +43,30 @@ class RewardsPage:
     tokens: list[ThumbToken]
 
 
-def read_rewards_page(project: Project) -> RewardsPage:
-    """Return what the page of rewards shows."""
+def read_rewards_page(project: Project, *, hidden: Hidden) -> RewardsPage:
+    """Return what the page of rewards shows; what graders did to `hidden` trajectories does not count."""
     return RewardsPage(
         schema=find_schema(project.pk),
         versions=list(list_schemas(project)[:SHOWN]),
-        graders=_read_graders(project),
+        graders=_read_graders(project, hidden=hidden),
         tokens=list(list_tokens(project).order_by("disabled_at", "-id")[:SHOWN]),
     )
 
 
-def _read_graders(project: Project) -> list[GraderRow]:
-    today = Q(versions__gradings__ended_at__gte=timezone.now() - timedelta(days=1))
-    counts = {
-        state: Count("versions__gradings", filter=today & Q(versions__gradings__state=state))
-        for state in (GradingState.DONE, GradingState.FAILED)
-    }
-    rows = list_graders(project).annotate(n_done=counts[GradingState.DONE], n_failed=counts[GradingState.FAILED])
-    return [GraderRow(grader=row, kind=KINDS.get(row.kind), n_graded=row.n_done, n_failed=row.n_failed) for row in rows]
+def _read_graders(project: Project, *, hidden: Hidden) -> list[GraderRow]:
+    graders = list(list_graders(project))
+    ended = Grading.objects.filter(version__grader__in=graders, ended_at__gte=timezone.now() - timedelta(days=1))
+    states = ended.exclude(trajectory__in=hidden).order_by().values_list("version__grader", "state")
+    counts = {(grader_id, state): n for grader_id, state, n in states.annotate(n=Count("pk"))}
+    return [
+        GraderRow(
+            grader=row,
+            kind=KINDS.get(row.kind),
+            n_graded=counts.get((row.pk, GradingState.DONE), 0),
+            n_failed=counts.get((row.pk, GradingState.FAILED), 0),
+        )
+        for row in graders
+    ]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,7 +95,7 @@ class GraderPage:
 
 def read_grader_page(grader: Grader, version: GraderVersion, *, hidden: Hidden) -> GraderPage:
     """Return what the page of a grader shows of one version."""
-    gradings = Grading.objects.filter(version=version)
+    gradings = Grading.objects.filter(version=version).exclude(trajectory__in=hidden)
     backfills = Backfill.objects.filter(version=version).select_related("author", "key").order_by("-pk")[:5]
     dry_run = DryRun.objects.filter(version=version).order_by("-pk").first()
     words = {spec.name: spec.words for spec in find_schema(grader.project_id).fields.fields}
@@ -101,7 +107,7 @@ def read_grader_page(grader: Grader, version: GraderVersion, *, hidden: Hidden) 
         versions=list(list_versions(grader)[:SHOWN]),
         dry_run=hide_results(dry_run, hidden=hidden) if dry_run else None,
         agreement=read_agreement(version, hidden=hidden),
-        backfills=[(backfill, read_progress(backfill)) for backfill in backfills],
+        backfills=[(backfill, read_progress(backfill, hidden=hidden)) for backfill in backfills],
         n_waiting=gradings.filter(state__in=[GradingState.WAITING, GradingState.RUNNING]).count(),
         failures=list(failed[:SHOWN]),
         field_words=words.get(version.field, version.field),

@@ -73,7 +73,7 @@ def switch_token_off(page: Page, token_id: str) -> HttpResponse:
 
 
 def _render(page: Page, *, token_error: str = "", status: int = 200) -> HttpResponse:
-    shown = read_rewards_page(page.project)
+    shown = read_rewards_page(page.project, hidden=page.hidden)
     token = next((token.token for token in shown.tokens if token.disabled_at is None), "clawthumb-…")
     return page.render(
         "console/rewards.html",

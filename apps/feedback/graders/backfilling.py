@@ -10,7 +10,7 @@ from apps.accounts.access import Caller
 from apps.core.live import publish_news
 from apps.feedback.graders.models import Backfill, Grading, GradingState, WorkState
 from apps.feedback.graders.running import line_up
-from apps.trajectories.blindness import find_hidden
+from apps.trajectories.blindness import NOTHING, Hidden, find_hidden
 from apps.trajectories.models import TrajectoryState
 from apps.trajectories.search.language import parse_query
 from apps.trajectories.search.services import find_matching
@@ -68,9 +68,10 @@ def _line_up_piece(backfill_id: str) -> bool:
     return not backfill.is_lined_up
 
 
-def read_progress(backfill: Backfill) -> Progress:
-    """Return how far the back-fill is."""
-    states = Grading.objects.filter(backfill=backfill).order_by().values("state").annotate(n=Count("pk"))
+def read_progress(backfill: Backfill, *, hidden: Hidden = NOTHING) -> Progress:
+    """Return how far the back-fill is, of `hidden` nothing: that one was graded may tell what was said of it."""
+    seen = Grading.objects.filter(backfill=backfill).exclude(trajectory__in=hidden)
+    states = seen.order_by().values("state").annotate(n=Count("pk"))
     counts = {row["state"]: row["n"] for row in states}
     return Progress(
         n_total=sum(counts.values()),

@@ -10,7 +10,7 @@ from datetime import timedelta
 
 import structlog
 from django.db import transaction
-from django.db.models import Q
+from django.db.models import Q, QuerySet
 from django.utils import timezone
 
 from apps.accounts.access import Caller, require_role
@@ -66,40 +66,60 @@ def find_newest(project: Project, query: str, *, n: int, hidden: Hidden = NOTHIN
 
 def fill_queue(queue_id: str) -> int:
     """Put in all that the queue's search finds; returns how many are new. A search that fails is tried again later."""
-    queue = ReviewQueue.objects.select_related("project", "author").get(pk=queue_id)
-    started_at = timezone.now()
-    added = _add_found(queue, _find_for(queue))
-    # A queue that was changed meanwhile has another search: its own task does that.
-    same = ReviewQueue.objects.filter(pk=queue_id, query=queue.query, sample_rate=queue.sample_rate)
-    same.update(filled_at=timezone.now(), looked_at=started_at)
+    queue = ReviewQueue.objects.select_related("project", "searcher").get(pk=queue_id)
+    started_at, hidden = timezone.now(), _find_hidden_of(queue)
+    added = _add_found(queue, find_candidates(queue.project, queue.query, hidden=hidden))
+    _same_search(queue).update(filled_at=timezone.now(), looked_at=started_at, left_out=sorted(hidden))
     return added
+
+
+def _find_hidden_of(queue: ReviewQueue) -> Hidden:
+    """Return what the queue's search may not find for now: what came in would tell who chose it. What a search finds
+    that asks for no judgement tells nothing."""
+    return find_hidden(Caller(user=queue.searcher)) if parse_query(queue.query).asks_for_judgements else NOTHING
+
+
+def _same_search(queue: ReviewQueue) -> QuerySet[ReviewQueue]:
+    """The queue while it has this search: one that was changed meanwhile has its own task."""
+    rows = ReviewQueue.objects.filter(pk=queue.pk, query=queue.query, sample_rate=queue.sample_rate)
+    return rows.filter(searcher=queue.searcher_id)
 
 
 def add_new_matches(queue: ReviewQueue) -> int:
     """Put in what the queue's search finds among the trajectories of late; returns how many are new."""
-    now = timezone.now()
+    now, hidden = timezone.now(), _find_hidden_of(queue)
     bound = first_id("traj", (queue.looked_at or now) - LOOKS_BACK)
-    added = _add_found(queue, _find_for(queue).filter(pk__gte=bound))
-    ReviewQueue.objects.filter(pk=queue.pk).update(looked_at=now)
+    added = _add_found(queue, find_candidates(queue.project, queue.query, hidden=hidden).filter(pk__gte=bound))
+    _same_search(queue).update(looked_at=now, left_out=sorted(hidden.union(queue.left_out)))
     return added
 
 
-def _find_for(queue: ReviewQueue) -> TrajectoryQuerySet:
-    """Return what the queue's search finds without what is hidden from its author: what came in would tell them."""
-    return find_candidates(queue.project, queue.query, hidden=find_hidden(Caller(user=queue.author)))
+def add_left_out(queue: ReviewQueue) -> int:
+    """Put in what the queue's search finds among what was hidden from who chose it, and is not any more; returns how
+    many are new."""
+    hidden = _find_hidden_of(queue)
+    shown = [pk for pk in queue.left_out if pk not in hidden]
+    if not shown:
+        return 0
+    added = _add_found(queue, find_candidates(queue.project, queue.query).filter(pk__in=shown))
+    _same_search(queue).update(left_out=sorted(hidden.intersection(queue.left_out)))
+    return added
 
 
 def tend_queues() -> None:
     """Fill queues whose task was lost, and add what came since where a queue wants that."""
-    open_queues = ReviewQueue.objects.filter(state=QueueState.OPEN).select_related("project", "author")
+    open_queues = ReviewQueue.objects.filter(state=QueueState.OPEN).select_related("project", "searcher")
     sourced = open_queues.filter(~Q(query="") | Q(auto_add=True))
     for queue_id in sourced.filter(filled_at=None, created_at__lt=timezone.now() - RESEND_AFTER).values_list(
         "pk", flat=True
     ):
         queue_task(FILL_QUEUE, queue_id)
-    for queue in sourced.filter(auto_add=True, filled_at__isnull=False):
+    for queue in sourced.filter(~Q(left_out=[]) | Q(auto_add=True), filled_at__isnull=False):
         try:
-            add_new_matches(queue)
+            add_left_out(queue)
+            if queue.auto_add:
+                queue.refresh_from_db(fields=["left_out"])
+                add_new_matches(queue)
         except ServiceError as error:  # too slow a search: the other queues go on
             log.warning("queue.unfilled", queue=queue.pk, error=error.message)
 

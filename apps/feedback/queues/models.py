@@ -7,14 +7,15 @@ An item has places for `n_wanted` reviews; a held place and a given review each 
 from datetime import datetime
 
 from django.db import models
-from django.db.models import F, Q
+from django.db.models import Exists, F, OuterRef, Q
 from django.utils import timezone
 
-from apps.accounts.models import Project, User
+from apps.accounts.models import Membership, Project, Role, User
 from apps.core.ids import ID_MAX_LENGTH, new_id
 from apps.trajectories.models import Trajectory
 
 MOST_REVIEWS = 10  # of one item
+REVIEWING = [role for role in Role if role.includes(Role.REVIEWER)]
 N_SLOTS = 3  # places that one person holds in one queue: the open one, the next one, one that was taken back
 
 
@@ -62,6 +63,10 @@ class ReviewQueue(models.Model):
     n_events = models.PositiveBigIntegerField(default=0)  # the number of the last one
     filled_at = models.DateTimeField(null=True)  # the search was asked for all that there was
     looked_at = models.DateTimeField(null=True)  # and for what came since
+    # Who chose the search, and the ids of what was hidden from them when it was asked: it is asked of those once more
+    # when they may see them.
+    searcher = models.ForeignKey(User, on_delete=models.SET_NULL, null=True, related_name="+")
+    left_out = models.JSONField(default=list)
     author = models.ForeignKey(User, on_delete=models.SET_NULL, null=True, related_name="+")
     created_at = models.DateTimeField(default=timezone.now, editable=False)
 
@@ -113,8 +118,8 @@ class ItemQuerySet(models.QuerySet["QueueItem"]):
 
     def unseen_by(self, user: User) -> "ItemQuerySet":
         """Those that the person neither reviews, has reviewed nor has skipped."""
-        mine = Review.objects.filter(item=models.OuterRef("pk"), reviewer=user)
-        return self.filter(~models.Exists(mine.exclude(state__in=[ReviewState.LAPSED, ReviewState.RETURNED])))
+        mine = Review.objects.filter(item=OuterRef("pk"), reviewer=user)
+        return self.filter(~Exists(mine.exclude(state__in=[ReviewState.LAPSED, ReviewState.RETURNED])))
 
 
 class QueueItem(models.Model):
@@ -190,8 +195,12 @@ class ReviewQuerySet(models.QuerySet["Review"]):
         return self.filter(state=ReviewState.HELD)
 
     def run_out(self, *, now: datetime) -> "ReviewQuerySet":
-        """Held places whose time is up."""
-        return self.held().filter(expires_at__lte=now)
+        """Held places whose time is up, or whose holder may not review there any more."""
+        members = Membership.objects.filter(user=OuterRef("reviewer"), team=OuterRef("queue__project__team"))
+        named = ReviewQueue.reviewers.through.objects.filter(reviewqueue=OuterRef("queue"))
+        is_named = ~Exists(named) | Exists(named.filter(user=OuterRef("reviewer")))
+        may_review = Exists(members.filter(role__in=REVIEWING)) & is_named
+        return self.held().filter(Q(expires_at__lte=now) | ~may_review)
 
 
 class Review(models.Model):

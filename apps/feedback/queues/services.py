@@ -134,12 +134,12 @@ def _write(queue: ReviewQueue, settings: Mapping[str, Any], *, caller: Caller, a
         queue.field_names = _check_fields(queue, settings["field_names"])
     is_new = queue._state.adding  # noqa: SLF001 (Django's name for it)
     if is_new or before != (queue.query, queue.sample_rate, queue.auto_add):
-        queue.filled_at = None
+        queue.filled_at, queue.searcher, queue.left_out = None, caller.user, []
     try:
         with transaction.atomic():
             # Of a queue that is there only this: others count its events meanwhile, and change what is not named here.
             named = [name for name in (*_PLAIN, "field_names") if name in settings]
-            queue.save(update_fields=None if is_new else [*named, "filled_at"])
+            queue.save(update_fields=None if is_new else [*named, "filled_at", "searcher", "left_out"])
     except IntegrityError:
         raise Conflict(f"this project has a queue named {queue.name!r} already", field="name") from None
     if "reviewers" in settings:

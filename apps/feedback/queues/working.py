@@ -208,7 +208,8 @@ def undo_review(*, caller: Caller, review: Review) -> Review:
 
 
 def release_run_out(queue: ReviewQueue, *, keep: User | None = None) -> int:
-    """Free the places whose time is up, but those of `keep`, who is here; returns how many."""
+    """Free the places whose time is up, but those of `keep`, who is here, and those of who may not review here any
+    more; returns how many."""
     now = timezone.now()
     found = Review.objects.run_out(now=now).filter(queue=queue)
     ids = [pk for pk, reviewer in found.values_list("pk", "reviewer_id")[:200] if keep is None or reviewer != keep.pk]
@@ -217,7 +218,7 @@ def release_run_out(queue: ReviewQueue, *, keep: User | None = None) -> int:
         review.queue = queue
         with transaction.atomic():
             item, row = _lock(review)
-            if row.state != ReviewState.HELD or row.expires_at > now:
+            if not Review.objects.run_out(now=now).filter(pk=row.pk).exists():
                 continue  # submitted or begun anew a moment ago
             _close(row, ReviewState.LAPSED)
             _free_place(item)
@@ -227,7 +228,7 @@ def release_run_out(queue: ReviewQueue, *, keep: User | None = None) -> int:
 
 
 def release_everywhere() -> int:
-    """Free the places of all queues whose time is up."""
+    """Free the places of all queues whose time is up, or whose holder has left."""
     queues = ReviewQueue.objects.filter(pk__in=Review.objects.run_out(now=timezone.now()).values("queue"))
     return sum(release_run_out(queue) for queue in queues)
 

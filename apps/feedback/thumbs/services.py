@@ -1,5 +1,6 @@
 """Making and switching off tokens, and judging by one. Knows no HTTP."""
 
+import ipaddress
 import re
 import secrets
 from collections.abc import Sequence
@@ -27,9 +28,14 @@ from apps.trajectories.services import find_step_by_response
 PREFIX = "clawthumb-"
 MAX_TOKENS = 50
 MAX_ORIGINS = 20
+MAX_ORIGIN = 200
+MAX_PORT = 65_535
 MAX_PER_MINUTE = 100_000
 USE_IS_WRITTEN_EVERY = timedelta(minutes=1)
-_ORIGIN = re.compile(r"https?://[A-Za-z0-9.\-\[\]:]{1,180}")
+_LABEL = "[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?"
+_ORIGIN = re.compile(rf"(https?)://({_LABEL}(?:\.{_LABEL})*|\[[0-9a-f:.]+\])(?::([1-9][0-9]{{0,4}}))?")
+_AN_ORIGIN = "write https:// and a host, with a port if it has one of its own, as in https://shop.example"
+_DEFAULT_PORTS = {"https": 443, "http": 80}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,10 +64,9 @@ def create_token(
     require_role(caller, agent.project, Role.TRAINER)
     if len(name) > 100 or not is_storable(name):
         raise InvalidInput("a name has at most 100 characters", field="name")
-    if len(origins) > MAX_ORIGINS or not all(_ORIGIN.fullmatch(origin) for origin in origins):
-        raise InvalidInput(
-            f"an origin is https:// and a host, with a port if it has one; {MAX_ORIGINS} at most", field="origins"
-        )
+    if len(origins) > MAX_ORIGINS:
+        raise InvalidInput(f"a token has at most {MAX_ORIGINS} origins", field="origins")
+    pages = [_read_origin(origin) for origin in origins]
     if not 1 <= per_minute <= MAX_PER_MINUTE:
         raise InvalidInput(f"thumbs a minute are 1 to {MAX_PER_MINUTE}", field="per_minute")
     Agent.objects.select_for_update().get(pk=agent.pk)
@@ -71,12 +76,29 @@ def create_token(
         agent=agent,
         name=name,
         token=PREFIX + secrets.token_urlsafe(24),
-        origins=[origin.lower() for origin in origins],  # as browsers send them
+        origins=pages,
         per_minute=per_minute,
         created_by=caller.user,
     )
     record_event(team=agent.project.team, actor=caller.name, action="thumb_token.created", object_id=token.pk)
     return token
+
+
+def _read_origin(text: str) -> str:
+    """Return an origin as browsers send it. Raises InvalidInput for what none sends: no page could use the token."""
+    found = _ORIGIN.fullmatch(text.lower()) if len(text) <= MAX_ORIGIN else None
+    if found is None:
+        raise InvalidInput(f"{text[:80]!r} is no origin: {_AN_ORIGIN}", field="origins")
+    scheme, host, port = found.groups()
+    is_address = host.startswith("[") or host.rpartition(".")[2].isdecimal()
+    try:
+        if is_address:
+            ipaddress.ip_address(host.strip("[]"))
+    except ValueError:
+        raise InvalidInput(f"{host[:80]} is no address: {_AN_ORIGIN}", field="origins") from None
+    if port is not None and int(port) > MAX_PORT:
+        raise InvalidInput(f"a port lies from 1 to {MAX_PORT}", field="origins")
+    return f"{scheme}://{host}" if port is None or int(port) == _DEFAULT_PORTS[scheme] else f"{scheme}://{host}:{port}"
 
 
 def switch_off_token(*, caller: Caller, token: ThumbToken) -> ThumbToken:

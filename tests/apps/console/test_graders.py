@@ -285,7 +285,7 @@ class TestTokens:
 
     def test_a_bad_origin_is_told(self, trainer_browser: Client, agent: Agent) -> None:
         answer = trainer_browser.post("/p/shop/rewards/tokens", {"agent": agent.slug, "origins": "shop"})
-        assert (answer.status_code, "an origin is https://" in answer.content.decode()) == (400, True)
+        assert (answer.status_code, "no origin: write https://" in answer.content.decode()) == (400, True)
         assert trainer_browser.post("/p/shop/rewards/tokens", {"agent": "nobody"}).status_code == 404
 
     def test_reviewers_make_none(self, reviewer_browser: Client, agent: Agent) -> None:

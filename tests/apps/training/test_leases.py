@@ -9,8 +9,12 @@ import pytest
 from django.db import connection
 
 from apps.accounts.access import Caller
+from apps.accounts.models import Project, User
 from apps.core.contracts.training import TrainBatch, TrainerEvent
 from apps.core.errors import Conflict
+from apps.feedback.queues.filling import add_trajectories
+from apps.feedback.queues.services import create_queue
+from apps.feedback.queues.working import Submission, submit_review, take_review
 from apps.feedback.services import add_label
 from apps.registry.models import Version, VersionState
 from apps.registry.services import mark_failed, mark_ready
@@ -441,3 +445,20 @@ def test_a_critic_is_told_what_came_of_each_turn(launch: LaunchRun, add_trajecto
     assert [sample.reward for sample in batch.samples if sample.trajectory_id == other.id] == [0.0, 0.0, 0.0]
     assert {sample.advantage for sample in batch.samples} == {0.0}  # the trainer's to find
     assert Batch.objects.get().discards == {"no_reward": 1}
+
+
+def test_a_run_takes_nothing_that_its_launcher_reviews_blind(
+    launch: LaunchRun, two_ready: Ready, project: Project, owner: User
+) -> None:
+    caller = Caller(user=owner)
+    attempt = claim(launch(selection={"min_reward": 0}))
+    queue = create_queue(caller=caller, project=project, settings={"name": "q"})
+    add_trajectories(caller=caller, queue=queue, ids=[two_ready[0].id])
+    review = take_review(caller=caller, queue=queue)
+    assert review is not None
+    assert leases.lease_batch(attempt, step=1) is None
+    assert leases.describe_wait(attempt).startswith("1 of 2 ready")
+    assert f"what {owner.email} reviews blind waits" in leases.describe_wait(attempt)
+    said = Submission(answers={"reward": {"value": 1.0}})
+    submit_review(caller=caller, review=review, said=said)
+    assert set(trajectories_of(lease(attempt))) == {row.id for row in two_ready}

@@ -178,7 +178,7 @@ class BackfillsView(APIView):
         version = _find_version(request, grader_id, number)
         query = read_fields(BackfillBodySerializer, request.data)["query"]
         backfill = services.start_backfill(caller=caller_of(request), version=version, query=query)
-        return Response(_show_backfill(backfill), status=status.HTTP_202_ACCEPTED)
+        return Response(_show_backfill(request, backfill), status=status.HTTP_202_ACCEPTED)
 
 
 class BackfillView(APIView):
@@ -187,7 +187,8 @@ class BackfillView(APIView):
     @extend_schema(responses=BackfillSerializer)
     def get(self, request: Request, backfill_id: str) -> Response:
         """Return how far it is."""
-        return Response(_show_backfill(services.find_backfill(caller=caller_of(request), backfill_id=backfill_id)))
+        found = services.find_backfill(caller=caller_of(request), backfill_id=backfill_id)
+        return Response(_show_backfill(request, found))
 
 
 class CancelBackfillView(APIView):
@@ -198,11 +199,12 @@ class CancelBackfillView(APIView):
         """Stop it; what it graded stays."""
         caller = caller_of(request)
         backfill = services.find_backfill(caller=caller, backfill_id=backfill_id)
-        return Response(_show_backfill(services.cancel_backfill(caller=caller, backfill=backfill)))
+        return Response(_show_backfill(request, services.cancel_backfill(caller=caller, backfill=backfill)))
 
 
-def _show_backfill(backfill: Backfill) -> dict[str, Any]:
-    setattr(backfill, "progress", read_progress(backfill))  # noqa: B010 (not a column)
+def _show_backfill(request: Request, backfill: Backfill) -> dict[str, Any]:
+    progress = read_progress(backfill, hidden=find_hidden(caller_of(request)))
+    setattr(backfill, "progress", progress)  # noqa: B010 (not a column)
     return dict(BackfillSerializer(backfill).data)
 
 

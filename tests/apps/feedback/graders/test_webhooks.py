@@ -151,7 +151,16 @@ def test_addresses_that_no_client_could_ask_are_refused(url: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "url", ["", "ftp://example.org/", "https://", "https://a:b@example.org/", "https://x:99999/", "http://no.invalid/"]
+    "url",
+    [
+        "",
+        "ftp://example.org/",
+        "https://",
+        "https://a:b@example.org/",
+        "https://x:99999/",
+        "http://no.invalid/",
+        "http://1.1.1.1:0/",
+    ],
 )
 def test_what_is_no_address_is_refused(url: str) -> None:
     with pytest.raises(InvalidInput):

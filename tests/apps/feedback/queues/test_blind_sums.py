@@ -8,8 +8,10 @@ from django.utils import timezone
 from rest_framework.test import APIClient
 
 from apps.accounts.models import Project, User
+from apps.console.queries.graders import read_rewards_page
 from apps.core.errors import InvalidInput
-from apps.feedback.graders.models import GraderVersion
+from apps.feedback.graders.models import GraderVersion, Grading
+from apps.feedback.graders.services import start_backfill
 from apps.feedback.queues.models import QueueItem
 from apps.feedback.queues.results import read_agreement
 from apps.feedback.services import add_label
@@ -102,6 +104,29 @@ def test_how_far_a_grader_agrees_is_said_without_what_is_hidden(
     page = f"/p/shop/graders/{version.grader_id}"
     tried = [b"Of 1 that people judged too" in browser_of(user).get(page).content for user in (mate, trainer)]
     assert tried == [False, True]
+
+
+def test_what_graders_did_is_counted_without_what_is_hidden(
+    world: World,
+    client_of: Callable[[User], APIClient],
+    browser_of: Callable[[User], Client],
+    mate: User,
+    trainer: User,
+    project: Project,
+) -> None:
+    """A grader with a search for judgements tells by what it takes what was said."""
+    version = GraderVersion.objects.get()
+    row = Trajectory.objects.get(pk=world.ids["trajectory"])
+    backfill = start_backfill(caller=by(trainer), version=version, query="reward<0")
+    ended = {"ended_at": timezone.now(), "backfill": backfill}
+    Grading.objects.create(version=version, trajectory=row, state="failed", error="its end was odd", **ended)
+    counted = []
+    for user in (mate, trainer):
+        told = client_of(user).get(f"/api/v1/backfills/{backfill.pk}").json()["progress"]
+        page = browser_of(user).get(f"/p/shop/graders/{version.grader_id}").content.decode()
+        listed = read_rewards_page(project, hidden=find_hidden(by(user))).graders
+        counted.append((told["n_failed"], "its end was odd" in page, [one.n_failed for one in listed]))
+    assert counted == [(0, False, [0]), (1, True, [1])]
 
 
 def test_how_far_reviewers_agree_is_said_without_what_one_still_reviews(

@@ -15,7 +15,7 @@ from apps.feedback.graders.models import DryRun
 from apps.feedback.graders.services import VersionDraft, create_grader, start_backfill
 from apps.feedback.graders.trying import run_dry_run
 from apps.feedback.models import Label
-from apps.feedback.queues.filling import fill_queue
+from apps.feedback.queues.filling import fill_queue, tend_queues
 from apps.feedback.queues.models import QueueItem, Review, ReviewQueue
 from apps.feedback.queues.results import find_seen
 from apps.feedback.queues.services import change_queue, create_queue
@@ -253,3 +253,38 @@ def test_what_somebody_has_looked_for_by_a_judgement_leaves_out_what_is_hidden_f
         backfill.refresh_from_db()
         found.setdefault("back-fill", []).append(backfill.n_total)
     assert found == {"queue": [0, 1], "dry run": [0, 1], "back-fill": [0, 1]}
+
+
+def test_what_a_search_left_out_comes_in_once_who_chose_it_may_see_it(
+    world: World, make_queue: MakeQueue, project: Project, trainer: User, owner: User
+) -> None:
+    held = take(world.review.queue, trainer)
+    settings = {"query": "reward<0", "n_reviews": 1}
+    queues = [
+        create_queue(caller=by(trainer), project=project, settings={**settings, "name": str(auto), "auto_add": auto})
+        for auto in (False, True)
+    ]
+    assert [fill_queue(queue.pk) for queue in queues] == [0, 0]
+    tend_queues()
+    assert not QueueItem.objects.filter(queue__in=queues).exists()
+    submit_review(caller=by(trainer), review=held, said=say(-0.5))
+    tend_queues()
+    found = QueueItem.objects.filter(queue__in=queues).values_list("queue", "trajectory")
+    assert set(found) == {(queue.pk, world.ids["trajectory"]) for queue in queues}
+    for queue in queues:
+        queue.refresh_from_db()
+        assert queue.left_out == []
+
+
+def test_a_search_is_asked_for_whoever_chose_it_last(
+    world: World, project: Project, trainer: User, owner: User
+) -> None:
+    take(world.review.queue, trainer)
+    queue = create_queue(caller=by(owner), project=project, settings={"name": "low", "query": "reward<-0.9"})
+    assert fill_queue(queue.pk) == 0
+    change_queue(caller=by(trainer), queue=queue, settings={"query": "reward<0"})
+    assert fill_queue(queue.pk) == 0
+    change_queue(caller=by(trainer), queue=queue, settings={"guideline": "the same search"})
+    change_queue(caller=by(owner), queue=queue, settings={"query": "reward<0.1"})
+    change_queue(caller=by(trainer), queue=queue, settings={"guideline": "still the owner's search"})
+    assert fill_queue(queue.pk) == 1

@@ -10,7 +10,7 @@ from django.db import IntegrityError, connection, transaction
 from django.utils import timezone
 
 from apps.accounts.access import Caller
-from apps.accounts.models import ApiKey, User
+from apps.accounts.models import ApiKey, Membership, Role, User
 from apps.core.errors import Conflict, Forbidden, InvalidInput, NotFound, ServiceError
 from apps.feedback.models import Label
 from apps.feedback.preferences.models import Preference
@@ -348,3 +348,25 @@ class TestAtOnce:
         ids = [row.pk for row in rows]
         self.run(*(lambda: add_trajectories(caller=by(mate), queue=queue, ids=ids) for _ in range(2)))
         assert QueueItem.objects.count() == 3
+
+
+@pytest.mark.parametrize("how", ["left the team", "only looks now", "not named any more", "has no account"])
+def test_who_may_not_review_any_more_holds_no_place(
+    queue: ReviewQueue, mate: User, second: User, trainer: User, how: str
+) -> None:
+    held = take(queue, mate)
+    QueueItem.objects.exclude(pk=held.item_id).delete()
+    QueueItem.objects.update(n_wanted=1)
+    assert take_review(caller=by(second), queue=queue) is None
+    match how:
+        case "left the team":
+            Membership.objects.filter(user=mate).delete()
+        case "only looks now":
+            Membership.objects.filter(user=mate).update(role=Role.VIEWER)
+        case "not named any more":
+            change_queue(caller=by(trainer), queue=queue, settings={"reviewers": [second.email]})
+        case _:
+            mate.delete()
+    assert take(queue, second).item_id == held.item_id
+    assert Review.objects.get(pk=held.pk).state == "lapsed"
+    assert release_everywhere() == 0

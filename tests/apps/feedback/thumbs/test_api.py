@@ -91,15 +91,21 @@ def test_it_can_read_nothing(page: APIClient, path: str) -> None:
     assert page.get(f"/api/v1/{path}").status_code in {401, 404}
 
 
-def test_it_judges_its_own_agents_answers_alone(page: APIClient, project: Project, other_key: ApiKey) -> None:
+def test_it_judges_its_own_agents_answers_alone(
+    page: APIClient, project: Project, other_key: ApiKey, token: ThumbToken
+) -> None:
     mate = ApiKeyFactory.create(agent=AgentFactory.create(project=project))
-    for key in (mate, other_key):
-        exchange = ExchangeFactory.create(key=key)
-        fold_pending()
-        assert page.post(f"/api/v1/responses/{exchange.response_id}/thumb", {"value": 1}).status_code == 404
-    for missing in ("chatcmpl-none", "%00"):
-        assert page.post(f"/api/v1/responses/{missing}/thumb", {"value": 1}).status_code == 404
+    others = [ExchangeFactory.create(key=key).response_id for key in (mate, other_key)]
+    fold_pending()
+    for response_id in (*others, "chatcmpl-none"):  # whether it is there is not told either
+        refused = page.post(f"/api/v1/responses/{response_id}/thumb", {"value": 1})
+        assert (refused.status_code, refused.json()["detail"]) == (404, f"there is no answer {response_id!r}")
+    assert page.post("/api/v1/responses/%00/thumb", {"value": 1}).status_code == 404
     assert not Label.objects.exists()
+    own = create_token(caller=Caller(user=token.created_by), agent=mate.agent)  # of the first one's agent it may
+    page.credentials(HTTP_AUTHORIZATION=f"Bearer {own.token}")
+    assert page.post(f"/api/v1/responses/{others[0]}/thumb", {"value": 1}).status_code == 202
+    assert Label.objects.get().trajectory.agent == mate.agent
 
 
 @pytest.mark.parametrize(
@@ -159,6 +165,12 @@ class TestTokens:
             ended = manage_client.post(f"{TOKENS}/{made.json()['id']}/switch-off")
             assert ended.json()["disabled_at"] is not None
 
+    def test_origins_are_kept_as_browsers_send_them(self, manage_client: APIClient, agent: Agent) -> None:
+        given = ["https://Shop.example:443", "http://shop.example:80", "https://[::1]:8443", "http://127.0.0.1:3000"]
+        made = manage_client.post(TOKENS, {"agent": agent.slug, "origins": given}).json()
+        sent = ["https://shop.example", "http://shop.example", "https://[::1]:8443", "http://127.0.0.1:3000"]
+        assert made["origins"] == sent
+
     @pytest.mark.parametrize(
         "change",
         [
@@ -166,6 +178,15 @@ class TestTokens:
             {"origins": ["shop.example"]},
             {"origins": ["https://shop.example/page"]},
             {"origins": ["*"]},
+            {"origins": ["https://shop.example:0"]},
+            {"origins": ["https://shop.example:70000"]},
+            {"origins": ["https://:443"]},
+            {"origins": ["https://shop..example"]},
+            {"origins": ["https://[::1"]},
+            {"origins": ["https://[12]"]},
+            {"origins": ["https://1.2.3"]},
+            {"origins": [f"https://{'x' * 300}"]},
+            {"origins": ["https://shop.example"] * 21},
             {"per_minute": 0},
             {"name": "x" * 101},
             {"colour": "red"},
