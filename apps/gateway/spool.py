@@ -6,19 +6,20 @@ holds a lock on it (flock) as long as it lives, so what is not locked was left b
 
 import contextlib
 import fcntl
+import mmap
 import os
 import secrets
 import struct
 import threading
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import structlog
 
 from apps.core.contracts.codec import ContractError
-from apps.core.contracts.exchange import SPOOL_SUFFIX, ExchangeRecord, decode_record, encode_record
+from apps.core.contracts.exchange import SPOOL_SUFFIX, ExchangeRecord, decode_record, encode_record, mark_answer
 
 log = structlog.get_logger(__name__)
 
@@ -83,6 +84,19 @@ class Spool:
                 finally:
                     os.close(descriptor)
 
+    def find_answers(self, response_ids: Iterable[str]) -> dict[str, ExchangeRecord]:
+        """Return those of the answers that are on this host's disk still, whichever process wrote them.
+
+        Reads the files through, the newest first. One that is replayed meanwhile is passed over: Postgres has it then.
+        """
+        wanted, found = set(response_ids), dict[str, ExchangeRecord]()
+        for path in sorted(self.folder.glob(f"*{SPOOL_SUFFIX}"), key=_find_age):
+            with contextlib.suppress(FileNotFoundError):
+                found |= _find_answers(path, wanted - found.keys())
+            if len(found) == len(wanted):
+                break
+        return found
+
     def refuse(self, record: ExchangeRecord, *, reason: str) -> None:
         """Set aside a record that cannot be written to Postgres, for a person to look at."""
         self.refused.mkdir(parents=True, exist_ok=True)
@@ -133,6 +147,34 @@ class WaitingFile:
     def remove(self) -> None:
         """Forget the file: all its records are in Postgres, or set aside."""
         self.path.unlink(missing_ok=True)  # another process was as fast
+
+
+def _find_age(path: Path) -> float:
+    try:
+        return -path.stat().st_mtime
+    except FileNotFoundError:
+        return 0.0
+
+
+def _find_answers(path: Path, wanted: set[str]) -> dict[str, ExchangeRecord]:
+    with path.open("rb") as file:
+        if not os.fstat(file.fileno()).st_size:
+            return {}
+        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+            found = {response_id: _find_record(data, mark_answer(response_id)) for response_id in wanted}
+    return {response_id: record for response_id, record in found.items() if record is not None}
+
+
+def _find_record(data: mmap.mmap, mark: bytes) -> ExchangeRecord | None:
+    """Return the record whose payload holds the mark, None where there is none that is whole."""
+    place, at = data.find(mark), 0
+    while at + _HEAD.size <= place:
+        end = at + _HEAD.size + _HEAD.unpack_from(data, at)[0]
+        if place < end:
+            records, _ = _read_frames(data[at:end])
+            return records[0] if records else None
+        at = end
+    return None
 
 
 def frame(payload: bytes) -> bytes:

@@ -15,7 +15,7 @@ Json = dict[str, Any]
 LONGEST_CONVERSATION = 4
 PAUSE_S = 0.05  # before a call is tried again
 BUSY_PAUSE_S = 0.3  # where it was told to come again later
-TIMEOUT_S = 30
+TIMEOUT_S = 100  # the clients' packages wait for ten minutes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,11 +40,6 @@ class Failure:
     status: int
     said: Said
     messages: list[Json]
-
-    @property
-    def is_for_want_of_pool(self) -> bool:
-        """Whether the call went on from an answer that only the pool has, and was told to come again."""
-        return self.status == 503 and "database_unavailable" in self.why
 
 
 class Client(threading.Thread):

@@ -36,7 +36,6 @@ class Dialect:
     name = ""
     path = ""
     tells_tokens = False
-    needs_pool = False  # to be answered, not only to be recorded
 
     def ask(self, turns: Sequence[Turn], *, n_words: int, is_streamed: bool) -> Json:
         """Return the request's body."""
@@ -122,10 +121,9 @@ class Responses(Dialect):
 
 
 class ChainedResponses(Responses):
-    """Each request names the answer before. Its conversation lies in the pool, so it cannot go on without Postgres."""
+    """Each request names the answer before. The conversation lies in Postgres, or in the spool while that is away."""
 
     name = "chained"
-    needs_pool = True
 
     def input_of(self, turns: Sequence[Turn]) -> Json:
         said = turns[-2].said if len(turns) > 1 else None

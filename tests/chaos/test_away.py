@@ -15,7 +15,7 @@ from django.test import Client as Browser
 from websockets.sync.client import connect
 
 from tests.chaos.conftest import Note
-from tests.chaos.dialects import SELF_CONTAINED, Chat, Turn
+from tests.chaos.dialects import Chat, Turn
 from tests.chaos.drill import Drill
 from tests.chaos.world import World, wait_until
 from tests.factories.accounts import MembershipFactory
@@ -28,10 +28,10 @@ TOLD_WITHIN_S = 60  # on a busy machine
 
 
 def test_postgres_away(world: World, seed: int, rounds: int, note: Note) -> None:
-    """For a minute in the long form. Not one call fails: who needs the pool to go on (`chained`) is not among these."""
+    """For a minute in the long form. Not one call fails: who goes on from an answer that Postgres has waits for it."""
     outage_s = LONG_OUTAGE_S if rounds >= LONG_FROM_ROUNDS else OUTAGE_S
     n_lost = world.count_lost()
-    with Drill(world, seed=seed, dialects=SELF_CONTAINED) as drill:
+    with Drill(world, seed=seed) as drill:
         drill.pick_moment()
         world.postgres.kill()
         end_at = time.monotonic() + outage_s
@@ -60,7 +60,7 @@ def size_of(files: list[Path]) -> int:
 def test_gateways_killed_while_postgres_is_away(world: World, seed: int, rounds: int, note: Note) -> None:
     """In the midst of writing to the spool, or of its replay; now and then all of them at once. A living gateway, or
     the next one, replays what a dead one left."""
-    with Drill(world, seed=seed, dialects=SELF_CONTAINED) as drill:
+    with Drill(world, seed=seed) as drill:
         for n in range(rounds):
             world.postgres.kill()
             drill.wait_for_answers(30)

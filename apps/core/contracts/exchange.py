@@ -66,6 +66,11 @@ def encode_record(record: ExchangeRecord) -> bytes:
     return json.dumps({name: _encode(name, getattr(record, name)) for name in _NAMES}).encode()
 
 
+def mark_answer(response_id: str) -> bytes:
+    """Return what an encoded record of this answer holds, and no other: texts of clients are in base 64."""
+    return json.dumps({"response_id": response_id}).encode()[1:-1]
+
+
 def decode_record(data: bytes) -> ExchangeRecord:
     """Return what `encode_record` made; raises ContractError when the shape differs.
 

@@ -36,10 +36,10 @@ class ResponsesDialect:
         earlier: list[Json] = []
         if body.get("previous_response_id") is not None:
             response_id = body["previous_response_id"]
-            earlier = await recall_messages(response_id, project_id=key.project_id, spool=desk.spool)
+            earlier = await recall_messages(response_id, project_id=key.project_id, writer=desk.writer)
         items = body.get("input") or []
         if isinstance(items, list):
-            items = await resolve_references(items, project_id=key.project_id)
+            items = await resolve_references(items, project_id=key.project_id, writer=desk.writer)
         return make_request(body, items=items, earlier=earlier)
 
     def open_answer(self, request: ModelRequest, *, response_id: str) -> tuple[AnswerCapture, Voice]:

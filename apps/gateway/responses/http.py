@@ -26,7 +26,7 @@ class StoredResponses:
         if request.query_params.get("stream") == "true":
             raise bad_request("A stored response cannot be streamed: leave `stream` out.", param="stream")
         response_id = request.path_params["response_id"]
-        found = await load_response(response_id, project_id=key.project_id)
+        found = await load_response(response_id, project_id=key.project_id, writer=self.desk.writer)
         if found is None:
             message = f"Response with id '{response_id[:80]}' not found."
             raise ApiError(message, status=404, code="response_not_found", param="response_id")

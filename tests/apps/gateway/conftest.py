@@ -9,8 +9,10 @@ from types import TracebackType
 from typing import Any, Self
 
 import httpx
+import psycopg
 import pytest
 import uvicorn
+from django.db import connection
 from pytest_django.fixtures import Settings
 from starlette.responses import PlainTextResponse
 
@@ -21,6 +23,7 @@ from apps.registry.models import Engine, Policy, Version
 from apps.trajectories.models import Exchange
 from tests.factories.registry import AliasFactory, EngineFactory, PolicyFactory, VersionFactory
 from tests.fakes.engine import FakeEngine
+from tests.fakes.proxy import Proxy
 
 Json = dict[str, Any]
 
@@ -136,6 +139,28 @@ def spool_dir(settings: Settings, tmp_path: Path) -> Path:
 @pytest.fixture
 def world(spool_dir: Path, key: ApiKey, version: Version, engine_row: Engine) -> None:
     """All that a gateway finds in the database: a key, a policy with its base weights live, an engine."""
+
+
+@pytest.fixture
+def postgres(transactional_db: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[Proxy]:
+    """Postgres as the gateway sees it; the test itself keeps its own connection."""
+    entry = connection.settings_dict
+    proxy = Proxy(Path(entry["HOST"]) / ".s.PGSQL.5432")
+
+    async def connect_through_proxy() -> psycopg.AsyncConnection[tuple[Any, ...]]:
+        return await psycopg.AsyncConnection.connect(
+            host="127.0.0.1",
+            port=proxy.port,
+            dbname=entry["NAME"],
+            user=entry["USER"],
+            autocommit=True,
+            connect_timeout=2,
+        )
+
+    for module in ("writer", "replay", "trajectory_gate", "responses.memory"):
+        monkeypatch.setattr(f"apps.gateway.{module}.connect", connect_through_proxy)
+    yield proxy
+    proxy.close()
 
 
 @pytest.fixture

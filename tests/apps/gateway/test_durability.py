@@ -190,28 +190,6 @@ def test_calls_in_flight_share_a_commit(http: httpx.Client, monkeypatch: pytest.
 
 
 @pytest.fixture
-def postgres(transactional_db: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[Proxy]:
-    """Postgres as the gateway sees it; the test itself keeps its own connection."""
-    entry = connection.settings_dict
-    proxy = Proxy(Path(entry["HOST"]) / ".s.PGSQL.5432")
-
-    async def connect_through_proxy() -> psycopg.AsyncConnection[tuple[Any, ...]]:
-        return await psycopg.AsyncConnection.connect(
-            host="127.0.0.1",
-            port=proxy.port,
-            dbname=entry["NAME"],
-            user=entry["USER"],
-            autocommit=True,
-            connect_timeout=2,
-        )
-
-    for module in ("writer", "replay", "trajectory_gate"):
-        monkeypatch.setattr(f"apps.gateway.{module}.connect", connect_through_proxy)
-    yield proxy
-    proxy.close()
-
-
-@pytest.fixture
 def proxied_http(postgres: Proxy, world: None, secret: str) -> Iterator[httpx.Client]:
     headers = {"Authorization": f"Bearer {secret}"}
     with GatewayServer() as server, httpx.Client(base_url=server.url, headers=headers, timeout=30) as client:

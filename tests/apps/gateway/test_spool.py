@@ -191,3 +191,27 @@ def test_the_lock_goes_with_its_owner(tmp_path: Path) -> None:
     spool.seal()
     with path.open("rb") as file:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def test_an_answer_is_found_whoever_wrote_it(tmp_path: Path) -> None:
+    records = [make_record(response_id=f"resp_{n}", request=b"x" * n) for n in range(7)]
+    living, dead, reader = Spool(tmp_path), Spool(tmp_path), Spool(tmp_path)
+    assert reader.find_answers({"resp_1"}) == {}
+    dead.append(records[:3])
+    dead.seal()
+    living.append(records[3:5])
+    living.append(records[5:])
+
+    found = reader.find_answers({"resp_0", "resp_2", "resp_3", "resp_6", "resp_none"})
+
+    assert found == {f"resp_{n}": records[n] for n in (0, 2, 3, 6)}
+
+
+def test_half_an_answer_is_none(tmp_path: Path) -> None:
+    spool = Spool(tmp_path)
+    spool.append([make_record(response_id="resp_1"), make_record(response_id="resp_2")])
+    (path,) = tmp_path.glob("*.spool")
+    path.write_bytes(path.read_bytes()[:-3])
+    (tmp_path / "empty.spool").touch()
+
+    assert set(spool.find_answers({"resp_1", "resp_2"})) == {"resp_1"}
