@@ -1,6 +1,7 @@
 """Reads a request's body up to a size and a time, and the JSON object in it. Knows no dialect."""
 
 import asyncio
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -13,6 +14,11 @@ from apps.gateway.errors import ApiError, bad_request
 IDLE_S = 30.0  # the longest pause between two pieces of a body
 WHOLE_S = 300.0
 _MIB = 1024 * 1024
+INVALID_JSON = "invalid_json"  # the code of an error
+# Of escapes: a backslash, a whole character of two halves, or (the last) half of one.
+_HALVES = re.compile(
+    rb"\\\\|\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|(\\u[dD][89a-fA-F][0-9a-fA-F]{2})"
+)
 
 
 class ClientGoneError(Exception):
@@ -26,8 +32,13 @@ async def read_body(headers: Mapping[str, str], receive: Receive, *, limit: int 
     not arrive in time.
     """
     limit = settings.CLAW.max_body_mb * _MIB if limit is None else limit
-    if headers.get("content-encoding", "identity") != "identity":
-        raise ApiError("Send the body uncompressed.", status=415, code="unsupported_encoding")
+    if headers.get("content-encoding", "").strip().lower() not in ("", "identity"):
+        raise ApiError(
+            "Send the body uncompressed.",
+            status=415,
+            code="unsupported_encoding",
+            headers={"Accept-Encoding": "identity"},
+        )
     length = headers.get("content-length", "")
     if length.isdigit() and int(length) > limit:
         raise _too_large(limit)
@@ -74,12 +85,21 @@ def _too_slow() -> ApiError:
     )
 
 
+def mend_halves(raw: bytes) -> bytes:
+    """Return the body with U+FFFD for every escaped half of a character, which no UTF-8 can hold.
+
+    Agents in JavaScript cut long texts anywhere, also in the midst of an emoji; a half that stays in a conversation's
+    history would have each of its later requests refused.
+    """
+    return _HALVES.sub(lambda found: rb"\ufffd" if found[1] else found[0], raw)
+
+
 def read_json(raw: bytes) -> dict[str, Any]:
     """Return the object in these bytes; raises ApiError (400)."""
     try:
         body = orjson.loads(raw)
     except orjson.JSONDecodeError as error:
-        raise bad_request(f"We could not parse the JSON body of your request: {error}", code="invalid_json") from error
+        raise bad_request(f"We could not parse the JSON body of your request: {error}", code=INVALID_JSON) from error
     if not isinstance(body, dict):
-        raise bad_request("The body must be a JSON object.", code="invalid_json")
+        raise bad_request("The body must be a JSON object.", code=INVALID_JSON)
     return body

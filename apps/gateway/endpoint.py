@@ -1,14 +1,16 @@
 """Endpoints over HTTP: who speaks, what is asked, and which weights are to answer. Knows no dialect."""
 
+from dataclasses import replace
+
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from apps.gateway.answers import StreamedAnswer, WholeAnswer
-from apps.gateway.bodies import ClientGoneError, read_body
+from apps.gateway.bodies import INVALID_JSON, ClientGoneError, mend_halves, read_body
 from apps.gateway.call import ModelCall, new_exchange_id
 from apps.gateway.capture_policy import may_train
 from apps.gateway.desk import Desk
-from apps.gateway.dialect import Dialect, Json
+from apps.gateway.dialect import Dialect, Json, ModelRequest
 from apps.gateway.errors import ApiError, render_error, render_openai, unknown_model
 from apps.gateway.limits import Admission
 from apps.gateway.placement import find_affinity
@@ -54,8 +56,7 @@ class ModelEndpoint:
         """Return the call if it may be made; raises ApiError."""
         headers = read_headers(scope)
         key = scope.get("claw.key") or await self.desk.identify(headers)
-        raw = await read_body(headers, receive)
-        request = await self.dialect.read_request(raw, desk=self.desk, key=key)
+        raw, request = await self._read(await read_body(headers, receive), key)
         session_key = find_session_key(headers, request.body, raw, key_session=key.session)
         affinity = find_affinity(session_key, (request.chat_form or request.body).get("messages") or ())
         version = await find_version(self.desk, key, request.model, session=affinity)
@@ -77,6 +78,17 @@ class ModelEndpoint:
             may_train=may_train(headers),
             forms=self.desk.prompt_forms,
         )
+
+    async def _read(self, raw: bytes, key: KeyRoute) -> tuple[bytes, ModelRequest]:
+        """Return the body as it can be kept, and the request in it; raises ApiError."""
+        try:
+            return raw, await self.dialect.read_request(raw, desk=self.desk, key=key)
+        except ApiError as error:
+            mended = mend_halves(raw) if error.code == INVALID_JSON else raw
+            if mended == raw:
+                raise
+        request = await self.dialect.read_request(mended, desk=self.desk, key=key)
+        return mended, replace(request, dropped=request.dropped | {"half_characters": "each is U+FFFD now"})
 
 
 class UnkeptEndpoint:

@@ -4,7 +4,7 @@ import orjson
 from starlette.responses import Response
 from starlette.types import Receive, Scope
 
-from apps.gateway.bodies import read_body
+from apps.gateway.bodies import mend_halves, read_body
 from apps.gateway.departure import Departure
 from apps.gateway.embeddings.behaviour import fetch_embeddings
 from apps.gateway.embeddings.shapes import read_embeddings_request
@@ -19,7 +19,7 @@ class Embeddings(UnkeptEndpoint):
     async def answer(self, scope: Scope, receive: Receive, *, request_id: str) -> Response:
         headers = read_headers(scope)
         key = scope.get("claw.key") or await self.desk.identify(headers)
-        raw = await read_body(headers, receive)
+        raw = mend_halves(await read_body(headers, receive))
         request = read_embeddings_request(raw)
         n_tokens, n_used = estimate_tokens(len(raw), max_tokens=1), 0
         with await self.desk.limiter.admit(key.limits, call_id=request_id, n_tokens=n_tokens) as admission:

@@ -4,7 +4,7 @@ import orjson
 from starlette.responses import Response
 from starlette.types import Receive, Scope
 
-from apps.gateway.bodies import read_body
+from apps.gateway.bodies import mend_halves, read_body
 from apps.gateway.departure import Departure
 from apps.gateway.desk import Desk
 from apps.gateway.dialect import Json
@@ -27,7 +27,7 @@ class TokenCount(UnkeptEndpoint):
     async def answer(self, scope: Scope, receive: Receive, *, request_id: str) -> Response:
         headers = read_headers(scope)
         key = await self.desk.identify(headers)
-        model, prompt = read_count_request(await read_body(headers, receive))
+        model, prompt = read_count_request(mend_halves(await read_body(headers, receive)))
         admission = await self.desk.limiter.admit(key.limits, call_id=request_id, n_tokens=0, dialect="messages")
         with admission, Departure(receive):
             count = await count_tokens(model, prompt, desk=self.desk, key=key)
