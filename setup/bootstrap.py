@@ -266,8 +266,8 @@ def set_up_web() -> None:
 
 
 def set_up_dev() -> None:
-    """Linters, type checker, test tools."""
-    files = [REQUIREMENTS / "web.txt", REQUIREMENTS / "dev.txt"]
+    """Linters, type checker, test tools, and what optional graders need, so that they are tested too."""
+    files = [REQUIREMENTS / name for name in ("web.txt", "dev.txt", "graders.txt")]
     arguments = [word for file in files for word in ("-r", str(file))]
     install_once(
         WEB_VENV, files, name="dev", python=base_python(), install=lambda: pip(WEB_VENV, *arguments, what="pip (dev)")

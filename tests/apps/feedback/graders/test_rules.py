@@ -177,7 +177,6 @@ def test_tool_calls(results: list[str], need_all: bool, value: float) -> None:
 
 
 def test_a_scorer_of_reasoning_gym() -> None:
-    pytest.importorskip("reasoning_gym")
     settings = rules.ReasoningGymSettings(task="leg_counting")
     entry = {"question": "How many legs have 2 tigers?", "answer": "8", "metadata": {}}
     for text, value in (("They have <answer>8</answer>.", 1), ("<answer>7</answer>", -1)):
