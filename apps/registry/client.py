@@ -127,30 +127,40 @@ class EngineClient:
 
     def probe_logprobs(self, model: str, token_ids: Sequence[int], wanted: Sequence[tuple[int, int]]) -> list[float]:
         """Return, for each (position, id) of `wanted`, the log-prob (nats, temperature 1) of `id` after
-        `token_ids[: position + 1]`; one that is not among the engine's first TOP_LOGPROBS gets the last one's.
+        `token_ids[: position + 1]`; one that is not among the engine's first TOP_LOGPROBS gets the last one's."""
+        prompts = [token_ids[: position + 1] for position, _ in wanted]
+        tops = self.list_top_logprobs(model, prompts, temperature=1.0, read_s=ANSWER_S)
+        pairs = zip(tops, wanted, strict=True)
+        return [top.get(token, min(top.values())) for top, (_, token) in pairs]
 
-        Each position is a prompt of its own: vLLM's CPU engine crashes when `prompt_logprobs` of an adapter are asked
-        for while another call runs.
+    def list_top_logprobs(
+        self, model: str, prompts: Sequence[Sequence[int]], *, temperature: float, read_s: float
+    ) -> list[dict[int, float]]:
+        """Return, for each prompt, the log-probs (nats, at that temperature) of the TOP_LOGPROBS ids that are the
+        likeliest next; and of one more where the engine, which has to sample one, sampled none of these.
+
+        Each place is a prompt of its own: vLLM's CPU engine crashes when `prompt_logprobs` of an adapter are asked for
+        while another call runs.
         """
         body = {
             "model": model,
-            "prompt": [list(token_ids[: position + 1]) for position, _ in wanted],
+            "prompt": [list(prompt) for prompt in prompts],
             "max_tokens": 1,
-            "temperature": 1.0,
+            "temperature": temperature,
             "logprobs": TOP_LOGPROBS,
             "return_tokens_as_token_ids": True,
         }
-        answer = self._call_json("POST", "/v1/completions", body, read_s=ANSWER_S)
+        answer = self._call_json("POST", "/v1/completions", body, read_s=read_s)
         try:
             choices = sorted(answer["choices"], key=lambda choice: int(choice["index"]))
-            tops = [choice["logprobs"]["top_logprobs"][0] for choice in choices]
-            pairs = zip(tops, wanted, strict=True)
-            values = [float(top.get(f"token_id:{token}", min(top.values()))) for top, (_, token) in pairs]
+            tops = [_read_top(choice["logprobs"]["top_logprobs"][0]) for choice in choices]
         except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
             raise EngineNonsense(f"{self.said} returned no usable log-probs for the probe of {model}") from error
-        if not all(map(math.isfinite, values)):
+        if len(tops) != len(prompts) or not all(tops):
+            raise EngineNonsense(f"{self.said} returned no usable log-probs for the probe of {model}")
+        if not all(math.isfinite(value) for top in tops for value in top.values()):
             raise EngineNonsense(f"{self.said} returned log-probs for {model} that are not numbers")
-        return values
+        return tops
 
     def pause(self) -> None:
         """Let the calls in flight end; later ones wait in the engine until `resume`."""
@@ -279,6 +289,10 @@ class _GuardedPool(urllib3.HTTPConnectionPool):
 
 class _GuardedSecurePool(urllib3.HTTPSConnectionPool):
     ConnectionCls = _GuardedSecureConnection
+
+
+def _read_top(top: Mapping[str, Any]) -> dict[int, float]:
+    return {int(name.removeprefix("token_id:")): float(value) for name, value in top.items()}
 
 
 def _tell_why(error: urllib3.exceptions.HTTPError) -> str:

@@ -55,7 +55,7 @@ def find_speaker(project_id: str, name: str) -> Speaker:
     Raises NotFound when there is none, Unavailable while no engine serves it, Conflict when its provider rests.
     """
     if name == LIVE:
-        return _find_live(project_id)
+        return find_version_speaker(find_live_version(project_id))
     teacher = Teacher.objects.select_related("engine").filter(project=project_id, name=name).first()
     if teacher is None:
         raise NotFound(f"this project has no teacher {name!r}; name one of its teachers, or {LIVE}", field="model")
@@ -82,13 +82,19 @@ def find_version_speaker(version: Version) -> Speaker:
     return Speaker(name=str(version), engine=engine, model=version.engine_name)
 
 
-def _find_live(project_id: str) -> Speaker:
+def is_held(version: Version) -> bool:
+    """Whether an engine that is up holds the version."""
+    return _find_engine(version) is not None
+
+
+def find_live_version(project_id: str) -> Version:
+    """Return the project's live version. Raises NotFound when it has no policy."""
     alias = (
         Alias.objects.select_related("version__policy").filter(policy__project=project_id, name=AliasName.LIVE).first()
     )
     if alias is None:
         raise NotFound("this project has no policy yet", field="model")
-    return find_version_speaker(alias.version)
+    return alias.version
 
 
 def _find_engine(version: Version) -> Engine | None:

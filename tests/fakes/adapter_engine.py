@@ -34,6 +34,8 @@ class FakeEngine:
     is_paused: bool = False
     refuses_folders: set[str] = field(default_factory=set)  # whole models that it does not take
     offset_of: dict[str, float] = field(default_factory=dict)  # folder of a whole model → added to every log-prob
+    tops: dict[int, list[float]] = field(default_factory=dict)  # last id of a prompt → log-probs of what may follow
+    asked: list[dict[str, Any]] = field(default_factory=list)  # what completions were asked for
     texts: dict[int, str] = field(default_factory=dict)  # of tokens; others are spelled by their number
 
     def models(self) -> dict[str, Any]:
@@ -105,9 +107,13 @@ class FakeEngine:
         if not self._knows(body["model"]):
             return 404, {"error": {"message": "no such model"}}
         shift = self.offset if body["model"] in self.adapters else self.offset_of.get(self.weights, 0.0)
-        top = {f"token_id:{token}": token_logprob(body["model"], token) + shift for token in range(body["logprobs"])}
-        choices = [{"index": index, "logprobs": {"top_logprobs": [top]}} for index in range(len(body["prompt"]))]
-        return 200, {"choices": choices}
+        self.asked.append(body)
+        usual = [token_logprob(body["model"], token) + shift for token in range(body["logprobs"])]
+        tops = [self.tops.get(prompt[-1], usual) for prompt in body["prompt"]]
+        named = [{f"token_id:{token}": value for token, value in enumerate(top)} for top in tops]
+        return 200, {
+            "choices": [{"index": place, "logprobs": {"top_logprobs": [top]}} for place, top in enumerate(named)]
+        }
 
     def _detokenize(self, body: dict[str, Any]) -> tuple[int, Any]:
         return 200, {"prompt": "".join(self.texts.get(token, f"<{token}>") for token in body["tokens"])}

@@ -1,6 +1,5 @@
 """What the page of one trajectory shows: its steps in order, their words, tokens, labels, and where they went."""
 
-import math
 from base64 import b64decode
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -12,12 +11,11 @@ from django.db.models import QuerySet
 from apps.accounts.models import User
 from apps.console.break_hints import BREAK_HINTS
 from apps.console.queries.rewards import own_step_values
+from apps.console.queries.tokens import read_tokens
 from apps.console.transcript import Message, decode_json, iterate_images, pretty_json, read_message, read_messages
-from apps.core.contracts.arrays import unpack_ids, unpack_logprobs
 from apps.core.errors import NotFound
 from apps.core.ids import is_id
 from apps.registry.models import Version
-from apps.registry.token_texts import read_token_texts
 from apps.training.models import BatchTrajectory
 from apps.trajectories.datasets.models import DatasetMember
 from apps.trajectories.messages import says_the_same
@@ -25,15 +23,11 @@ from apps.trajectories.models import Exchange, ExchangeStatus, PrefixBreak, Step
 from apps.trajectories.trie import load_messages, read_new_messages
 
 PER_PAGE = 50
-TOKENS_SHOWN = 2000
-PROMPT_TOKENS_SHOWN = 400  # the last of those that are new in the prompt
 MESSAGES_SHOWN = 200  # the last of a whole prompt
 RAW_SHOWN = 200_000  # characters of each part
 # What a card does not need; of a parent it needs the index alone.
 _HEAVY = ("tail_token_ids", "completion_token_ids", "logprobs", "answer_digests")
 _PARENT_HEAVY = tuple(f"parent__{name}" for name in (*_HEAVY, "tail_messages", "metadata"))
-LEVELS = (0.9, 0.7, 0.5, 0.3, 0.1, 0.02)  # probability at or above which a token has the level of its place
-TOKEN_LEGEND = [*((f"≥ {least:.0%}", level) for level, least in enumerate(LEVELS)), ("less", len(LEVELS))]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,35 +93,6 @@ class StepWindow:
     @property
     def cards(self) -> Iterator[StepCard]:
         return (card for group in self.groups for card in group.cards)
-
-
-@dataclass(frozen=True, kw_only=True)
-class TokenCell:
-    """One sampled token: its id, its text where the engine told it, its probability and the level of its colour."""
-
-    token_id: int
-    text: str
-    logprob: float
-    probability: float
-    level: int
-
-
-@dataclass(frozen=True, kw_only=True)
-class TokenView:
-    """The sampled tokens of a step; `n_hidden` more are not shown.
-
-    `masked` says why none of them is trained on, "" when all are. `prompt` has the last ids that are new in the prompt,
-    which is never trained on; `n_prompt_hidden` stand before them.
-    """
-
-    cells: list[TokenCell]
-    prompt: list[tuple[int, str]]
-    n_prompt_hidden: int
-    masked: str
-    n_hidden: int
-    mean_logprob: float
-    perplexity: float
-    has_text: bool
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -282,56 +247,6 @@ def read_lineage(trajectory: Trajectory) -> Lineage:
     return Lineage(versions=list(versions[:20]), entries=list(entries[:20]), memberships=list(memberships[:20]))
 
 
-def read_tokens(step: Step) -> TokenView:
-    """Return the sampled tokens with their probabilities, and their texts where the engine told them."""
-    ids = unpack_ids(bytes(step.completion_token_ids))
-    logprobs = unpack_logprobs(bytes(step.logprobs))
-    texts = _token_texts(step, ids[:TOKENS_SHOWN])
-    cells = [
-        _cell(token_id, logprob, texts[place] if texts else "")
-        for place, (token_id, logprob) in enumerate(zip(ids[:TOKENS_SHOWN], logprobs, strict=False))
-    ]
-    new_ids = unpack_ids(bytes(step.tail_token_ids))
-    shown_ids = new_ids[-PROMPT_TOKENS_SHOWN:]
-    prompt_texts = _token_texts(step, shown_ids) or [str(token_id) for token_id in shown_ids]
-    mean = sum(logprobs) / len(logprobs) if logprobs else 0.0
-    return TokenView(
-        cells=cells,
-        prompt=list(zip(shown_ids, prompt_texts, strict=True)),
-        n_prompt_hidden=step.n_prompt_tokens - len(shown_ids),
-        masked=explain_mask(step),
-        n_hidden=max(0, len(ids) - TOKENS_SHOWN),
-        mean_logprob=mean,
-        perplexity=math.exp(min(-mean, 50.0)),
-        has_text=bool(texts),
-    )
-
-
-def explain_mask(step: Step) -> str:
-    """Say why no token of the step is trained on, "" when its sampled tokens are."""
-    if step.side_call:
-        return "a side call"
-    if step.is_excluded:
-        return "kept out of training"
-    if not step.is_exact:
-        return "its tokens are not exact"
-    if step.status != ExchangeStatus.COMPLETE:
-        return "the call did not end well"
-    return ""
-
-
-def _cell(token_id: int, logprob: float, text: str) -> TokenCell:
-    probability = math.exp(min(logprob, 0.0))
-    level = next((place for place, least in enumerate(LEVELS) if probability >= least), len(LEVELS))
-    return TokenCell(token_id=token_id, text=text, logprob=logprob, probability=probability, level=level)
-
-
-def _token_texts(step: Step, token_ids: list[int]) -> list[str]:
-    if step.version is None:
-        return []
-    return read_token_texts(base_model=step.version.policy.base_model, token_ids=token_ids)
-
-
 def find_exchange(step: Step) -> Exchange | None:
     """Return the raw call behind a step."""
     return Exchange.objects.filter(pk=step.exchange_id).first()
@@ -369,8 +284,8 @@ def read_raw_call(exchange: Exchange) -> dict[str, str]:
 def read_view(step: Step, view: str) -> dict[str, Any]:
     """Return what one of the step's other views shows."""
     match view:
-        case "tokens":
-            return {"tokens": read_tokens(step)}
+        case "tokens" | "entropy":
+            return {"tokens": read_tokens(step, by_entropy=view == "entropy")}
         case "raw":
             return {"raw": cut_raw(read_raw(step))}
         case "prompt":

@@ -22,8 +22,8 @@ from apps.trajectories.models import Trajectory
 from apps.trajectories.services import complete_trajectory, set_exclusion
 
 VIEWS = {"chat": "Chat", "plain": "Plain", "prompt": "Whole prompt", "tokens": "Tokens", "raw": "Raw"}
-ALL_VIEWS = (*VIEWS, "whole")  # whole: the chat with its very long texts
-STEP_CONTEXT: dict[str, Any] = {"step_views": VIEWS.items(), "token_levels": steps.TOKEN_LEGEND}
+ALL_VIEWS = (*VIEWS, "whole", "entropy")  # the chat with its very long texts; the tokens in other colours
+STEP_CONTEXT: dict[str, Any] = {"step_views": VIEWS.items()}
 
 
 @project_page()

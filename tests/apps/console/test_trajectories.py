@@ -2,19 +2,23 @@
 
 import json
 from base64 import b64decode
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from math import log
 
 import pytest
+from django.core.cache import cache
 from django.test import Client
 
 from apps.accounts.access import Caller
 from apps.accounts.models import Agent, Project, User
 from apps.console.queries.step_map import LINE, draw_map
-from apps.registry.models import Version
+from apps.registry.models import Engine, Version
 from apps.trajectories.datasets.models import AddedBy
 from apps.trajectories.datasets.services import add_to_dataset, create_dataset
 from apps.trajectories.models import Step, Trajectory
+from tests.factories.registry import EngineFactory, VersionFactory
 from tests.factories.trajectories import ExchangeFactory, StepFactory
+from tests.fakes.adapter_engine import FakeEngine, serve_engine
 
 AddTrajectory = Callable[..., Trajectory]
 HOSTILE = "<script>alert(1)</script><img src=x onerror=alert(2)> **bold** [click](javascript:alert(3)) \"'>"
@@ -295,6 +299,67 @@ def test_the_token_view_colours_by_probability(owner_browser: Client, add_trajec
     assert 'data-p="0" title="11 · p 99.0 %' in html
     assert 'data-p="3" title="12 · p 36.8 %' in html
     assert 'data-p="6" title="13' in html
+
+
+@pytest.fixture
+def fake_engine(base: Version) -> Iterator[FakeEngine]:
+    """It serves the base."""
+    cache.clear()
+    with serve_engine(FakeEngine()) as engine:
+        EngineFactory.create(base_url=engine.base_url, base_model=base.policy.base_model)
+        yield engine
+
+
+def test_the_token_view_colours_by_entropy(
+    viewer_browser: Client, add_trajectory: AddTrajectory, fake_engine: FakeEngine
+) -> None:
+    fake_engine.tops = {3: [0.0], 11: [log(0.25)] * 4}
+    sampled = {"completion_ids": [11, 12], "token_logprobs": [-0.01, -1.0], "temperature": 0.5}
+    row = add_trajectory(step={"prompt_ids": [1, 2, 3], **sampled})
+    StepFactory.create(trajectory=row, index=1, text="neither view")
+    html = viewer_browser.get(f"/p/shop/trajectories/{row.id}/steps/0?view=entropy").content.decode()
+    assert 'data-p="0" title="11 · p 99.0 % · −0.01 nats · entropy ≥ 0 nats">&lt;11&gt;<' in html
+    assert 'data-p="4" title="12 · p 36.8 % · −1 nats · entropy ≥ 1.386 nats">&lt;12&gt;<' in html
+    assert (
+        "Computed by v0, which said this, at temperature 0.5. A lower bound: the engine tells the 20 likeliest" in html
+    )
+    assert "not renormalised" in html
+    assert [one["prompt"] for one in fake_engine.asked] == [[[1, 2, 3], [1, 2, 3, 11]]]
+    page = viewer_browser.get(f"/p/shop/trajectories/{row.id}?step=0&view=entropy").content.decode()
+    assert (page.count("Computed by v0"), page.count("neither view")) == (1, 1)
+
+
+def test_another_version_is_named_where_no_engine_holds_the_one_that_spoke(
+    owner_browser: Client, add_trajectory: AddTrajectory, fake_engine: FakeEngine, base: Version
+) -> None:
+    other = VersionFactory.create(policy=base.policy, number=7, adapter_path="models/a")
+    spoken, unknown = (add_trajectory(step={"version": version}) for version in (other, None))
+    words = {
+        row.id: owner_browser.get(f"/p/shop/trajectories/{row.id}/steps/0?view=entropy").text
+        for row in (spoken, unknown)
+    }
+    assert "Computed by v0, which is live now: no engine holds v7, which said this, at" in words[spoken.id]
+    assert "Computed by v0, which is live now: which version said this is not known, at" in words[unknown.id]
+
+
+def test_without_an_engine_the_tokens_are_shown_without_colour_and_it_says_why(
+    owner_browser: Client, add_trajectory: AddTrajectory, fake_engine: FakeEngine
+) -> None:
+    address = f"/p/shop/trajectories/{add_trajectory().id}/steps/0?view=entropy"
+    fake_engine.breaks = "/v1/completions"
+    assert "The engine (/v1/completions) failed with 500: out of memory." in owner_browser.get(address).text
+    Engine.objects.all().delete()
+    answer = owner_browser.get(address)
+    assert (answer.status_code, "No engine serves shop@v0 at the moment." in answer.text) == (200, True)
+    assert 'class="tok" title="4 · p 60.7 %' in answer.text  # the texts were asked for before
+
+
+def test_a_step_without_exact_tokens_has_no_entropy(
+    owner_browser: Client, add_trajectory: AddTrajectory, fake_engine: FakeEngine
+) -> None:
+    row = add_trajectory(step={"is_exact": False, "completion_ids": [], "token_logprobs": []})
+    html = owner_browser.get(f"/p/shop/trajectories/{row.id}/steps/0?view=entropy").text
+    assert ("No exact tokens for this step" in html, fake_engine.asked) == (True, [])
 
 
 def test_the_raw_view_shows_the_exchange(owner_browser: Client, trajectory: Trajectory, step: Step) -> None:

@@ -24,6 +24,7 @@ from apps.feedback.models import Label
 from apps.gateway.messages.count import make_tokenize_body
 from apps.gateway.messages.shapes import read_count_request, read_messages_request
 from apps.registry.client import EngineClient
+from apps.registry.entropies import bound_entropy
 from apps.registry.verification import TOLERANCES, compare_logprobs
 from tests.apps.feedback.graders.conftest import MakeTrajectory, MakeVersion, caller, make_trajectory, make_version
 from tests.factories.registry import AliasFactory, EngineFactory
@@ -211,13 +212,15 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 model = AutoModelForCausalLM.from_pretrained(sys.argv[1], dtype=torch.float32)
 torch.manual_seed(1)
 with torch.no_grad():
+    cooled = [(model(torch.tensor([range(3, 13)])).logits[0] / t).log_softmax(-1) for t in (1.0, 0.05)]
+    entropies = [(-one.exp() * one).sum(-1).tolist() for one in cooled]
     for parameter in model.parameters():
         parameter.add_(torch.randn_like(parameter) * 0.05)
     logprobs, ids = model(torch.tensor([range(3, 13)])).logits[0].log_softmax(-1).max(-1)
 model.save_pretrained(sys.argv[2])
 tokenizer = AutoTokenizer.from_pretrained(sys.argv[1])
 words = [tokenizer.decode([token]) for token in range(0, 320, 20)]
-print(json.dumps({"ids": ids.tolist(), "logprobs": logprobs.tolist(), "words": words}))
+print(json.dumps({"ids": ids.tolist(), "logprobs": logprobs.tolist(), "words": words, "entropies": entropies}))
 """
 
 
@@ -229,6 +232,7 @@ class Stirred:
     ids: list[int]
     logprobs: list[float]
     words: list[str]
+    entropies: list[list[float]]  # of the model before, after each of ten prompts, at temperatures 1 and 0.05
 
 
 @pytest.fixture(scope="module")
@@ -243,6 +247,18 @@ def stirred(engine: Engine, ml_python: str, tmp_path_factory: pytest.TempPathFac
 def test_its_words_for_tokens_are_the_tokenizers(engine: Engine, stirred: Stirred) -> None:
     with EngineClient(engine.url) as client:
         assert [client.read_text("tiny", [token]) for token in range(0, 320, 20)] == stirred.words
+
+
+def test_the_bound_of_its_entropies_lies_below_the_models_own(engine: Engine, stirred: Stirred) -> None:
+    prompts = [range(3, 4 + place) for place in range(10)]
+    loose = TOLERANCES[detect_dtype()].mean
+    with EngineClient(engine.url) as client:
+        for temperature, exact in zip((1.0, 0.05), stirred.entropies, strict=True):
+            tops = client.list_top_logprobs("tiny", prompts, temperature=temperature, read_s=60)
+            bounds = [bound_entropy(top.values()) for top in tops]
+            slack = loose / temperature
+            assert all(0 < bound <= whole + slack for bound, whole in zip(bounds, exact, strict=True))
+        assert bounds == pytest.approx(exact, abs=slack)  # of what is nearly decided, twenty tokens tell all
 
 
 def test_a_whole_model_takes_the_place_of_another_under_calls_and_none_fails(engine: Engine, stirred: Stirred) -> None:
