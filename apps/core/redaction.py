@@ -4,6 +4,7 @@ Pure. Own patterns run on RE2, whose time grows with the text only, whatever a p
 members of a JSON object are structure and stay as they are, the caller says.
 """
 
+import json
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -126,6 +127,7 @@ class Redactor:
             redacted = self.redact_text(data.decode(errors="replace"), found).encode()
         else:
             redacted = orjson.dumps(self._redact(value, found, is_free=False))
+            self._redact(_find_twins(data), found, is_free=False)
         return redacted if found.total() > before else data
 
     def _redact(self, value: Json, found: Counter[str], *, is_free: bool) -> Json:
@@ -161,8 +163,23 @@ class Redactor:
                 return self.redact_text(text, found)
             before = found.total()
             redacted = self._redact(inner, found, is_free=True)
+            self._redact(_find_twins(text), found, is_free=True)
             return orjson.dumps(redacted).decode() if found.total() > before else text
         return self.redact_text(text, found)
+
+
+def _find_twins(data: str | bytes) -> list[Json]:
+    """Return the values of all members that are in one object twice: of two a reader sees the last only."""
+    twins: list[Json] = []
+
+    def join(pairs: list[tuple[str, Json]]) -> dict[str, Json]:
+        members = dict(pairs)
+        if len(members) < len(pairs):
+            twins.extend(value for _, value in pairs)
+        return members
+
+    json.loads(data, object_pairs_hook=join)
+    return twins
 
 
 def _replace_matches(data: bytes, match: Any, *, pattern: Pattern, compiled: Any, found: Counter[str]) -> bytes:

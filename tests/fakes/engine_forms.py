@@ -83,7 +83,7 @@ def find_template_fault(messages: Sequence[Json], template: str) -> str:
     for message in messages:
         for call in message.get("tool_calls") or ():
             try:
-                is_object = isinstance(json.loads(call["function"]["arguments"]), dict)
+                is_object = isinstance(json.loads(call["function"]["arguments"] or "{}"), dict)
             except json.JSONDecodeError as error:
                 return str(error)
             if not is_object:

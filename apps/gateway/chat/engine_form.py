@@ -33,10 +33,8 @@ def _mend_message(message: Json) -> Json:
 
 
 def _mend_call(call: Json) -> Json:
-    function = call.get("function")
-    if not isinstance(function, dict):
-        return call
-    return {"type": "function", **call, "function": {**function, "arguments": _mend_arguments(function)}}
+    function = call["function"]
+    return {**call, "type": "function", "function": {**function, "arguments": _mend_arguments(function)}}
 
 
 def _mend_arguments(function: Json) -> Any:

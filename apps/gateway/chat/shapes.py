@@ -94,9 +94,18 @@ def _check_messages(messages: Any) -> None:
             raise wrong(f"messages[{index}].role", f"must be one of {', '.join(sorted(ROLES))}")
         if not isinstance(message.get("content"), str | list | None):
             raise wrong(f"messages[{index}].content", "must be a string, a list of parts or null")
-        calls = message.get("tool_calls") or []
-        if not isinstance(calls, list) or not all(isinstance(call, dict) for call in calls):
-            raise wrong(f"messages[{index}].tool_calls", "must be a list of objects")
+        _check_calls(message.get("tool_calls") or [], where=f"messages[{index}].tool_calls")
+
+
+def _check_calls(calls: Any, *, where: str) -> None:
+    if not isinstance(calls, list) or not all(isinstance(call, dict) for call in calls):
+        raise wrong(where, "must be a list of objects")
+    for index, call in enumerate(calls):
+        if (call.get("type") or "function") != "function":
+            raise wrong(f"{where}[{index}].type", "must be `function`: this platform's models make no other calls")
+        function = call.get("function")
+        if not isinstance(function, dict) or not isinstance(function.get("name"), str):
+            raise wrong(f"{where}[{index}].function", "must be an object with a `name`")
 
 
 def _check_tools(tools: list[Any], choice: Any) -> None:

@@ -127,6 +127,21 @@ def test_bytes_without_a_match_are_the_same_bytes() -> None:
     assert ALL.redact_json(data, Counter()) is data
 
 
+@pytest.mark.parametrize("twin", [b'"ada@example.org"', rb'"ada\u0040example.org"', b'[{"x": ["ada@example.org"]}]'])
+def test_a_member_that_is_there_twice_hides_nothing(twin: bytes) -> None:
+    body, found = b'{"a": %b, "a": "x"}' % twin, Counter[str]()
+    assert ALL.redact_json(b'{"b": %b, "c": 1}' % body, found) == b'{"b":{"a":"x"},"c":1}'
+    assert found
+
+    arguments = json.dumps({"arguments": body.decode()}).encode()
+    assert json.loads(ALL.redact_json(arguments, Counter())) == {"arguments": '{"a":"x"}'}
+
+
+def test_members_that_are_there_twice_and_hold_nothing_stay() -> None:
+    data = b'{"a": 1, "a": "x"}'
+    assert ALL.redact_json(data, Counter()) is data
+
+
 def test_what_is_no_json_is_a_text() -> None:
     assert ALL.redact_json(f"oops {EMAIL}".encode(), Counter()) == b"oops [redacted:email]"
 

@@ -123,6 +123,15 @@ def test_what_changes_nothing_here_is_left_out(http: httpx.Client, engine: FakeE
         ({"messages": [{"role": "user", "content": {"text": "x"}}]}, "messages[0].content"),
         ({"messages": [{"role": "assistant", "tool_calls": ["look"]}]}, "messages[0].tool_calls"),
         ({"messages": [{"role": "assistant", "tool_calls": "look"}]}, "messages[0].tool_calls"),
+        ({"messages": [{"role": "assistant", "tool_calls": [{}]}]}, "messages[0].tool_calls[0].function"),
+        (
+            {"messages": [{"role": "assistant", "tool_calls": [CALL, {**CALL, "function": {"arguments": "{}"}}]}]},
+            "messages[0].tool_calls[1].function",
+        ),
+        (
+            {"messages": [{"role": "assistant", "tool_calls": [{"id": "c", "type": "custom", "custom": {}}]}]},
+            "messages[0].tool_calls[0].type",
+        ),
     ],
 )
 def test_what_would_change_the_meaning_is_refused_by_name(
@@ -169,6 +178,10 @@ def test_every_role_says_it_in_every_form(
         ({"role": "tool", "tool_call_id": "call1", "name": "look", "content": "x"}, None),
         (
             {"role": "assistant", "tool_calls": [{"id": "call1", "function": CALL["function"]}]},
+            {"role": "assistant", "tool_calls": [CALL]},
+        ),
+        (
+            {"role": "assistant", "tool_calls": [{**CALL, "type": None}]},
             {"role": "assistant", "tool_calls": [CALL]},
         ),
         (
