@@ -11,6 +11,7 @@ from datetime import datetime
 from enum import Enum
 from functools import cached_property
 from typing import Any
+from urllib.parse import urlencode
 
 from django.conf import settings
 from pydantic import BaseModel, ValidationError
@@ -26,6 +27,8 @@ from apps.training.resources import ADAPTER, LORA_RANKS
 from apps.training.selection import Selection
 
 RECIPE, SELECTION = "recipe", "selection"
+SIZE = ("recipe.n_steps", "recipe.trajectories_per_step")
+COLUMN_LETTERS = 28
 MODELS: dict[str, type[BaseModel]] = {RECIPE: RecipeConfig, SELECTION: Selection}
 
 
@@ -61,6 +64,11 @@ class FormField:
     @property
     def is_changed(self) -> bool:
         return self.value not in {self.default, ""}
+
+    @property
+    def is_wide(self) -> bool:
+        """Say whether its longest choice is cut off in a column of the form."""
+        return any(len(words) > COLUMN_LETTERS for _, words in self.choices)
 
     @property
     def default_shown(self) -> str:
@@ -107,6 +115,27 @@ class RunForm:
         return cls(
             typed={name: _text(given.get(name, default)) for name, default in _defaults().items()}, name=run.name
         )
+
+    def take_size(self, recipe: RecipeConfig) -> None:
+        """Take over the size of a run."""
+        self.typed |= {name: _text(getattr(recipe, name.removeprefix(f"{RECIPE}."))) for name in SIZE}
+
+    @property
+    def address(self) -> str:
+        """The query by which the form opens as it stands: its size, and what else is not as usual."""
+        return urlencode({**self.unsized, **{name: self.typed[name] for name in SIZE}})
+
+    @property
+    def unsized_address(self) -> str:
+        """The same without a size: the form then opens with the one that fits what is ready."""
+        return urlencode(self.unsized)
+
+    @property
+    def unsized(self) -> dict[str, str]:
+        """What was chosen otherwise than usual, but for the size."""
+        usual = {one.name: {one.default, ""} if one.is_owned else {one.default} for one in self.fields}
+        chosen = {name: self.typed[name] for name in usual if self.typed[name] not in usual[name] and name not in SIZE}
+        return ({"name": self.name} if self.name else {}) | chosen
 
     def check(self) -> None:
         """Let the models judge the settings and keep what they say."""

@@ -22,7 +22,8 @@ SHARE_OF_TARGETS = 0.5  # of a micro-batch's tokens that pass through the output
 
 @dataclass(frozen=True, kw_only=True)
 class ModelShape:
-    """What a base model's folder says of it. Sizes in units of one number."""
+    """What a base model's folder says of it. Sizes in units of one number. `n_output_parameters`: of the output layer,
+    where it is a table of its own beside the input embeddings."""
 
     n_parameters: int
     n_layers: int
@@ -31,6 +32,7 @@ class ModelShape:
     query_size: int
     key_size: int
     vocab_size: int
+    n_output_parameters: int = 0
 
     @property
     def layer_lora_width(self) -> int:
@@ -65,10 +67,16 @@ class Estimate:
     host: int
     disk: int
     seconds_per_step: float | None
+    n_output_parameters: int = 0
 
     @property
     def device_total(self) -> int:
         return sum(self.device.values())
+
+    @property
+    def n_counted_once(self) -> int:
+        """How many parameters there are if input and output embeddings count as one table."""
+        return self.n_parameters - self.n_output_parameters
 
 
 def estimate_run(shape: ModelShape, recipe: RecipeConfig, *, device: str, pace: Pace | None) -> Estimate:
@@ -95,6 +103,7 @@ def estimate_run(shape: ModelShape, recipe: RecipeConfig, *, device: str, pace: 
         host=round(sum(states[name] for name in away)),
         disk=_disk(shape, recipe, n_trainable=n_trainable, device=device),
         seconds_per_step=_seconds(recipe, pace) if pace else None,
+        n_output_parameters=shape.n_output_parameters,
     )
 
 

@@ -27,14 +27,31 @@ PREVIEW = 2000  # trajectories looked at before a launch
 @dataclass(frozen=True, kw_only=True)
 class Preview:
     """What a launch would meet now. `counts`: how many trajectories are ready and, by reason, how many are not;
-    `refusal`: why it would be refused, "" where nothing speaks against it; `n_missing`: what the first step would wait
-    for; `n_steps`: how many steps the ready ones are enough for.
+    `refusal`: why it would be refused, "" where nothing speaks against it; `n_there`: how many the steps of the recipe
+    could take, which are whole groups where it compares groups; `n_uses`: how often each of them.
     """
 
     counts: Mapping[str, int]
     refusal: str
-    n_missing: int
-    n_steps: int
+    n_there: int
+    n_uses: int
+
+    def count_missing(self, recipe: RecipeConfig) -> int:
+        """Return for how many more the first step would wait."""
+        return max(0, recipe.trajectories_per_step - self.n_there)
+
+    def count_steps(self, recipe: RecipeConfig) -> int:
+        """Return for how many steps those that are there are enough."""
+        n_taken = recipe.trajectories_per_step
+        return self.n_there * self.n_uses // n_taken if self.n_there >= n_taken else 0
+
+    def fit(self, recipe: RecipeConfig) -> RecipeConfig:
+        """Return the recipe with the largest size, up to its own, that waits for nothing; where nothing is there, as
+        it was."""
+        if not self.n_there:
+            return recipe
+        smaller = recipe.model_copy(update={"trajectories_per_step": min(recipe.trajectories_per_step, self.n_there)})
+        return smaller.model_copy(update={"n_steps": min(recipe.n_steps, self.count_steps(smaller))})
 
 
 def preview_launch(
@@ -45,16 +62,13 @@ def preview_launch(
     _, live = find_live(project)
     pool = view_pool(version=live, selection=selection, recipe=recipe, hidden=hidden)
     counts = {READY: 0} | pool.count_by_readiness()
-    n_taken = recipe.trajectories_per_step
-    n_there = _count_groups(pool, recipe) * recipe.group_size if recipe.group_size else counts[READY]
-    n_uses = int(recipe.own("epochs")) if recipe.learns_from_labels else 1
     return Preview(
         counts=counts,
         refusal=_find_refusal(pool, recipe, project=project, selection=selection, live=live)
         if counts[READY]
         else "nothing is ready to train on",
-        n_missing=max(0, n_taken - n_there),
-        n_steps=n_there * n_uses // n_taken if n_there >= n_taken else 0,
+        n_there=_count_groups(pool, recipe) * recipe.group_size if recipe.group_size else counts[READY],
+        n_uses=int(recipe.own("epochs")) if recipe.learns_from_labels else 1,
     )
 
 

@@ -115,6 +115,7 @@ def describe_counts(counts: Mapping[str, int]) -> str:
 def describe_open() -> str:
     """Return what makes an open trajectory one to train on."""
     return (
-        "complete the open ones on their pages or by POST /api/v1/trajectories/{id}/complete, "
-        f"or wait: without a call for {settings.CLAW.idle_close_s} s one completes by itself"
+        "complete the open ones on their pages, many at once by “complete” in the list of trajectories, or by "
+        f"POST /api/v1/trajectories/{{id}}/complete; or wait: without a call for {settings.CLAW.idle_close_s} s one "
+        "completes by itself"
     )

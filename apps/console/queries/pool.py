@@ -1,6 +1,6 @@
 """What a run would find in the pool now, and why the rest is not for it."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from apps.accounts.models import Project
@@ -30,6 +30,18 @@ class Readiness:
     suits_labels: str = ""
     found: Preview | None = None
     recipe: RecipeConfig | None = None
+
+    @property
+    def n_missing(self) -> int:
+        return self.found.count_missing(self.recipe) if self.found and self.recipe else 0
+
+    @property
+    def n_steps(self) -> int:
+        return self.found.count_steps(self.recipe) if self.found and self.recipe else 0
+
+    def fit(self) -> "Readiness":
+        """Say the same of a run that is as large as what is ready allows."""
+        return replace(self, recipe=self.found.fit(self.recipe)) if self.found and self.recipe else self
 
 
 def read_readiness(project: Project, *, recipe: dict[str, Any], selection: dict[str, Any], hidden: Hidden) -> Readiness:

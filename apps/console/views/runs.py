@@ -8,7 +8,7 @@ from apps.console.queries import runs as queries
 from apps.console.queries.datasets import list_snapshot_choices
 from apps.console.queries.pool import read_outlook, read_readiness
 from apps.console.queries.trajectories import agent_choices
-from apps.console.run_form import RunForm
+from apps.console.run_form import SIZE, RunForm
 from apps.console.run_form_words import BASIC
 from apps.console.snippets import curl
 from apps.core.errors import ServiceError
@@ -28,9 +28,13 @@ def new_run(page: Page) -> HttpResponse:
     if page.request.method == "POST":
         page.require(Role.TRAINER)
         return _launch(page)
-    source = page.request.GET.get("from")
-    form = RunForm.of_run(queries.find_run(page.project, source)) if source else RunForm.of_choices(page.request.GET)
-    return _render_form(page, form)
+    given = page.request.GET
+    source = given.get("from")
+    form = RunForm.of_run(queries.find_run(page.project, source)) if source else RunForm.of_choices(given)
+    response = _render_form(page, form, fits=not source and given.keys().isdisjoint(SIZE))
+    if page.is_htmx:
+        response["HX-Replace-Url"] = f"{page.url('new_run')}?{form.address}"
+    return response
 
 
 def _launch(page: Page) -> HttpResponse:
@@ -52,14 +56,19 @@ def _launch(page: Page) -> HttpResponse:
     return _render_form(page, form, status=400)
 
 
-def _render_form(page: Page, form: RunForm, *, status: int = 200) -> HttpResponse:
+def _render_form(page: Page, form: RunForm, *, status: int = 200, fits: bool = False) -> HttpResponse:
+    """Show the form; `fits`: nobody has said a size yet, and it is to be the one that waits for nothing."""
+    readiness = read_readiness(page.project, recipe=form.recipe, selection=form.selection, hidden=page.hidden)
+    if fits and (fitting := readiness.fit()).recipe:
+        readiness = fitting
+        form.take_size(fitting.recipe)
     form.snapshots = list_snapshot_choices(page.project)
     form.agents = tuple((agent.slug, agent.name) for agent in agent_choices(page.project))
     body = {"recipe": form.recipe, "selection": form.selection, "name": form.name}
     return page.render(
         "console/new_run.html",
         form=form,
-        readiness=read_readiness(page.project, recipe=form.recipe, selection=form.selection, hidden=page.hidden),
+        readiness=readiness,
         outlook=read_outlook(page.project, recipe=form.recipe),
         curl=curl("POST", "/api/v1/runs", body),
         status=status,

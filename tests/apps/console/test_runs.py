@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from datetime import timedelta
+from urllib.parse import parse_qsl
 
 import pytest
 from django.test import Client
@@ -69,6 +70,56 @@ def test_the_form_warns_of_what_a_launch_would_meet(trainer_browser: Client, rea
     assert "A launch would be refused: no group has 2 ready tries" in groups
     assert "nothing to tell them from" in ask(**{"recipe.algorithm": "unpaired", "selection.min_reward": "0.9"})
     assert "there is nothing to learn from" in ask(**{"recipe.algorithm": "preference"})
+
+
+def size_of(html: str) -> tuple[str, str]:
+    """The steps and the batch that stand in the form."""
+    parts = [html.partition(f'id="f-recipe.{name}" value="')[2] for name in ("n_steps", "trajectories_per_step")]
+    steps, batch = (part.partition('"')[0] for part in parts)
+    return steps, batch
+
+
+def test_the_form_opens_with_a_size_that_what_is_ready_fills(
+    trainer_browser: Client, ready: list[Trajectory], add_trajectory: Callable[..., Trajectory]
+) -> None:
+    html = trainer_browser.get("/p/shop/runs/new").content.decode()
+    assert size_of(html) == ("1", "2")
+    assert "Too few" not in html
+    assert '"n_steps": 1, "trajectories_per_step": 2' in html.replace("&quot;", '"')
+    twice = trainer_browser.get("/p/shop/runs/new?recipe.algorithm=unpaired&recipe.epochs=3").content.decode()
+    assert size_of(twice) == ("3", "2")
+    said = trainer_browser.get("/p/shop/runs/new?recipe.n_steps=8&recipe.trajectories_per_step=48").content.decode()
+    assert size_of(said) == ("8", "48")
+    assert "Too few for the first step" in said
+    assert '<a href="?">Take the size that fits</a>' in said
+    for number in range(3):
+        add_trajectory(reward=number / 2, group="one" if number < 2 else "")
+    grouped = trainer_browser.get("/p/shop/runs/new?recipe.estimator=rloo&recipe.group_size=2").content.decode()
+    assert size_of(grouped) == ("1", "2")
+
+
+def test_where_nothing_is_ready_the_size_is_the_usual_one(trainer_browser: Client, policy: Policy) -> None:
+    assert size_of(trainer_browser.get("/p/shop/runs/new").content.decode()) == ("8", "48")
+
+
+def test_the_address_of_the_form_says_only_what_was_chosen(trainer_browser: Client, ready: list[Trajectory]) -> None:
+    untouched = {
+        "recipe.max_grad_norm": "1",
+        "recipe.learning_rate": "",
+        "recipe.loss": "",
+        "selection.channel": "train",
+    }
+    chosen = {"recipe.algorithm": "sft", "recipe.n_steps": "2", "recipe.trajectories_per_step": "2"}
+    sent = {**untouched, **chosen, "selection.agent": "clerk", "selection.min_reward": "", "name": ""}
+    answer = trainer_browser.get("/p/shop/runs/new", sent, headers={"HX-Request": "true"})
+    place = answer["HX-Replace-Url"]
+    assert place.startswith("/p/shop/runs/new?")
+    told = dict(parse_qsl(place.partition("?")[2], keep_blank_values=True))
+    assert told == {**chosen, "selection.agent": "clerk"}
+    again = trainer_browser.get(place).content.decode()
+    assert '<option value="sft" selected>' in again
+    assert size_of(again) == ("2", "2")
+    assert "HX-Replace-Url" not in trainer_browser.get("/p/shop/runs/new").headers
 
 
 def test_old_answers_are_said_to_teach_through_their_labels(
@@ -186,7 +237,7 @@ def test_a_run_says_that_its_version_is_not_live_yet(owner_browser: Client, run:
 def test_the_form_says_how_open_trajectories_become_ready(trainer_browser: Client, ready: list[Trajectory]) -> None:
     Trajectory.objects.update(state="open", completed_at=None)
     html = trainer_browser.get("/p/shop/runs/new").content.decode()
-    assert "complete the open ones on their pages" in html
+    assert "complete the open ones on their pages, many at once by “complete” in the list of trajectories" in html
     assert "and complete them" in html
 
 
@@ -344,6 +395,8 @@ def test_what_somebody_reviews_blind_is_not_counted_as_ready_for_them(
 def test_who_may_not_launch_sees_whom_to_ask(reviewer_browser: Client, owner_browser: Client, policy: Policy) -> None:
     html = reviewer_browser.get("/p/shop/runs/new").content.decode()
     assert "Ask owner@example.org" in html
+    assert html.index("Ask owner@example.org") < html.index('id="run-form"')  # before a form is filled in for nothing
+    assert "and not launch it" not in owner_browser.get("/p/shop/runs/new").content.decode()
 
 
 def test_the_page_costs_the_same_for_many_runs(

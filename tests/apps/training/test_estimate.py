@@ -128,6 +128,16 @@ def test_a_models_folder_tells_its_shape(model_dir: Path) -> None:
     assert (shape.n_parameters, shape.query_size, shape.key_size) == (1_000_500, 576, 192)
 
 
+def test_an_output_layer_of_its_own_is_told_from_the_rest(model_dir: Path) -> None:
+    shapes = {"model.embed_tokens.weight": [50, 8], "lm_head.weight": [50, 8], "a": [100]}
+    header = json.dumps({name: {"shape": shape} for name, shape in shapes.items()}).encode()
+    (model_dir / "model.safetensors").write_bytes(struct.pack("<Q", len(header)) + header)
+    shape = read_model_shape(model_dir)
+    assert shape is not None
+    found = estimate(shape)
+    assert (found.n_parameters, found.n_output_parameters, found.n_counted_once) == (900, 400, 500)
+
+
 @pytest.mark.parametrize("text", [None, "{", "{}", "[]"])
 def test_a_folder_that_says_too_little_has_none(tmp_path: Path, text: str | None) -> None:
     if text is not None:
