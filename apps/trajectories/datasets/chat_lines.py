@@ -9,6 +9,7 @@ from typing import Any
 
 from apps.trajectories.datasets.incoming import BadLine, Incoming, IncomingStep
 from apps.trajectories.datasets.line_shapes import OpenAILine, ShareGptLine, read_line
+from apps.trajectories.datasets.strict_json import TOO_DEEP, NotJson, is_too_deep, read_json
 
 Line = tuple[int, dict[str, Any]]
 ROLES = ("system", "developer", "user", "assistant", "tool", "function")
@@ -106,7 +107,7 @@ def _translate(line: int, turns: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def _read_call(line: int, place: int, text: str, *, call_id: str) -> dict[str, Any]:
     try:
-        call = json.loads(text)
+        call = read_json(text)
         name, arguments = call["name"], call.get("arguments", {})
     except (ValueError, TypeError, KeyError) as error:
         raise BadLine(line, f"conversations.{place}.value: a call is JSON with a name and arguments") from error
@@ -121,11 +122,13 @@ def _read_tools(line: int, tools: str | list[Any] | None) -> list[Any]:
         return []
     if isinstance(tools, str):
         try:
-            tools = json.loads(tools)
-        except ValueError as error:
-            raise BadLine(line, "tools: this text is not JSON") from error
+            tools = read_json(tools)
+        except NotJson as error:
+            raise BadLine(line, f"tools: {error}") from error
     if not isinstance(tools, list):
         raise BadLine(line, "tools: it is a list of functions")
+    if is_too_deep(tools):
+        raise BadLine(line, f"tools: {TOO_DEEP}")
     return [
         tool if isinstance(tool, dict) and "function" in tool else {"type": "function", "function": tool}
         for tool in tools

@@ -110,7 +110,7 @@ def _check_step(step: IncomingStep) -> None:
         n_logprobs, n_ids = len(step.logprobs) // 4, len(step.completion_ids) // 4
         raise BadLine(step.line, f"{n_logprobs} log-probs for {n_ids} completion ids: each id needs its own")
     check_reward(step.line, step.reward, name="reward")
-    texts = [step.client_step_id, step.finish_reason, step.token_check, step.constraints]
+    texts = [step.client_step_id, step.finish_reason, step.token_check, step.constraints, step.version]
     if fault := find_fault([step.metadata, *texts]):
         raise BadLine(step.line, fault)
     _check_size(step.line, "metadata", step.metadata)

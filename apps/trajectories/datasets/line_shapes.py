@@ -3,18 +3,38 @@
 Knows the shapes of four formats and nothing of what they become.
 """
 
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from apps.trajectories.datasets.incoming import BadLine
+from apps.trajectories.datasets.strict_json import TOO_DEEP, is_too_deep
 from apps.trajectories.models import ExchangeStatus, SideCall
+
+YEARS = range(1970, 3000)  # a list draws its times on one line
+Json = TypeVar("Json", bound="dict[str, Any] | list[Any]")
+
+
+def _to_utc(moment: datetime) -> datetime:
+    """Return it in UTC, which is meant where no zone is said. Raises ValueError for what lies outside `YEARS`."""
+    if moment.year not in YEARS:
+        raise ValueError(f"no call was made in the year {moment.year}")
+    return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).astimezone(UTC)
+
+
+def _check_depth(value: Json) -> Json:
+    if is_too_deep(value):
+        raise ValueError(TOO_DEEP)
+    return value
+
 
 TokenIds = list[Annotated[int, Field(strict=True, ge=0, lt=2**31)]]
 LogProbs = list[Annotated[float, Field(ge=-3.0e38, le=0, allow_inf_nan=False)]]
 Number = Annotated[float, Field(allow_inf_nan=False)]
-Object = dict[str, Any]
+Moment = Annotated[datetime, AfterValidator(_to_utc)]
+Object = Annotated[dict[str, Any], AfterValidator(_check_depth)]
+Values = Annotated[list[Any], AfterValidator(_check_depth)]
 
 
 class _Line(BaseModel):
@@ -35,7 +55,7 @@ class _Head(_Line):
     trajectory_reward: Number | None = None
     trajectory_is_excluded: bool = False
     trajectory_has_error: bool = False
-    trajectory_started_at: datetime | None = Field(default=None, strict=False)
+    trajectory_started_at: Moment | None = Field(default=None, strict=False)
 
 
 class StepLine(_Line):
@@ -43,18 +63,18 @@ class StepLine(_Line):
 
     index: int = Field(ge=0, lt=2**31)
     reward: Number | None = None
-    version: str | None = None
+    version: str | None = Field(default=None, max_length=100)
     finish_reason: str = Field(default="", max_length=30)
     status: ExchangeStatus = Field(default=ExchangeStatus.COMPLETE, strict=False)
     side_call: SideCall = Field(default=SideCall.NONE, strict=False)
     is_excluded: bool = False
-    temperature: Number = 1.0
-    top_p: Number = 1.0
+    temperature: Annotated[Number, Field(ge=0, le=100)] = 1.0
+    top_p: Annotated[Number, Field(ge=0, le=1)] = 1.0
     top_k: int = Field(default=-1, ge=-1, lt=2**31)
     client_step_id: str = Field(default="", max_length=100)
     metadata: Object = {}
-    started_at: datetime | None = Field(default=None, strict=False)
-    ended_at: datetime | None = Field(default=None, strict=False)
+    started_at: Moment | None = Field(default=None, strict=False)
+    ended_at: Moment | None = Field(default=None, strict=False)
 
 
 class TokensLine(_Head, StepLine):
@@ -81,8 +101,8 @@ class TurnLine(StepLine):
 class ConversationLine(_Head):
     """One conversation, as exported."""
 
-    messages: list[Any] = Field(min_length=2)  # what a client sent may be odd
-    tools: list[Any] = []
+    messages: Values = Field(min_length=2)  # what a client sent may be odd
+    tools: Values = []
     turns: list[TurnLine] = Field(min_length=1)
 
 
@@ -92,7 +112,7 @@ class OpenAILine(BaseModel):
     model_config = ConfigDict(extra="allow", strict=True, frozen=True)
 
     messages: list[Object] = Field(min_length=2)
-    tools: list[Any] | None = None
+    tools: Values | None = None
     reward: Number | None = None
     group: str = ""
     channel: Literal["train", "val", ""] = ""
@@ -106,7 +126,7 @@ class ShareGptLine(BaseModel):
 
     conversations: list[Object] = Field(min_length=2)
     system: str | None = None
-    tools: str | list[Any] | None = None
+    tools: str | Values | None = None
 
 
 class ClawR1Line(_Line):

@@ -1,7 +1,10 @@
 """Imports: every format, every bad line by its number, the same content once, and what a killed worker leaves."""
 
+import json
 import math
-from datetime import timedelta
+from collections.abc import Callable
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -44,7 +47,7 @@ CHAT: dict[str, Any] = {
     "reward": 0.5,
     "source": "helpdesk",
 }
-SHAREGPT = {
+SHAREGPT: dict[str, Any] = {
     "id": "s1",
     "system": "Be short.",
     "conversations": [
@@ -65,6 +68,17 @@ TOKENS = {
     "logprobs": [-0.5, -0.25],
     "is_exact": True,
 }
+
+
+NESTED = "[" * 300 + "]" * 300
+USER = CHAT["messages"][1]
+HUMAN = SHAREGPT["conversations"][0]
+
+
+def spell_chat(member: str) -> bytes:
+    """Return a conversation in which the user's message has a member that is spelled so."""
+    messages = f'[{{"role": "user", "content": "Hello", {member}}}, {json.dumps(CHAT["messages"][2])}]'
+    return f'{{"messages": {messages}}}'.encode()
 
 
 def claw_r1(step: int, *, uid: str = "u1", **more: Any) -> dict[str, Any]:
@@ -211,6 +225,25 @@ class TestBadLines:
             (bad(SHAREGPT, conversations=[{"from": "gpt"}] * 2), "conversations.0.value"),
             (bad(SHAREGPT, conversations=[{"from": "function_call", "value": "x"}] * 2), "a call is JSON"),
             (bad(SHAREGPT, tools="{"), "tools"),
+            (bad(SHAREGPT, tools="[" * 100_000), "tools: this is nested"),
+            (bad(SHAREGPT, tools=NESTED), "tools: this is nested"),
+            (bad(SHAREGPT, conversations=[HUMAN, {"from": "function_call", "value": "[" * 100_000}]), "a call is JSON"),
+            (bad(CHAT, messages=[bad(USER, x=math.nan), CHAT["messages"][2]]), "no numbers of JSON"),
+            (spell_chat('"x": 1e999'), "no numbers of JSON"),
+            (spell_chat(f'"x": {"1" * 400}.5'), "no numbers of JSON"),
+            (spell_chat(r'"x": "\ud83d and no more"'), "half a surrogate pair"),
+            (bad(CHAT, tools=[math.inf]), "no numbers of JSON"),
+            (bad(CHAT, messages=[bad(USER, content=json.loads(NESTED)), CHAT["messages"][2]]), "levels deep"),
+            (bad(TOKENS, answer={"role": "assistant", "content": json.loads(NESTED)}), "levels deep"),
+            (bad(TOKENS, answer={"role": "assistant", "content": math.nan}), "no numbers of JSON"),
+            (bad(TOKENS, started_at="2026-13-01"), "started_at"),
+            (bad(TOKENS, started_at="0001-01-01T00:00:00+14:00"), "the year 1"),
+            (bad(TOKENS, trajectory_started_at="9999-12-31T23:59:59-14:00"), "the year 9999"),
+            (bad(TOKENS, version="ver_\x00"), "cannot be stored"),
+            (bad(TOKENS, version="v" * 101), "version"),
+            (bad(TOKENS, temperature=-1), "temperature"),
+            (bad(TOKENS, top_p=1.5), "top_p"),
+            ("é".encode("latin-1"), "not UTF-8"),
         ],
     )
     def test_it_is_told_by_its_number_and_the_rest_is_imported(
@@ -245,9 +278,80 @@ class TestBadLines:
         source = import_file(b"[" * 50_000 + b"]" * 50_000 + b"\n", agent=agent, caller=caller)
         assert "levels deep" in problems_of(source)[0][1]
 
-    def test_a_broken_parquet_file(self, agent: Agent, caller: Caller) -> None:
-        source = import_file(b"PAR1 and no more", agent=agent, caller=caller)
-        assert (source.state, "Parquet" in source.error) == ("failed", True)
+    def test_lines_after_one_without_end_keep_their_numbers(
+        self, import_rows: ImportRows, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("apps.trajectories.datasets.import_file.MAX_LINE_BYTES", 1000)
+        source = import_rows(CHAT, b"x" * 3500, b"{", SHAREGPT)
+        assert [line for line, _ in problems_of(source)] == [2, 3]
+        assert (source.n_lines, source.n_imported) == (4, 2)
+
+    def test_line_ends_and_marks_of_other_systems_change_nothing(self, agent: Agent, caller: Caller) -> None:
+        lines = as_lines([CHAT, SHAREGPT, b"{"]).replace(b"\n", b"\r\n")
+        source = import_file(b"\xef\xbb\xbf" + lines, agent=agent, caller=caller)
+        assert ([line for line, _ in problems_of(source)], source.n_imported) == ([3], 2)
+
+    def test_a_time_without_a_zone_is_utc(self, import_rows: ImportRows) -> None:
+        import_rows(bad(TOKENS, started_at="2026-01-02T03:04:05", ended_at="2026-01-02T05:04:05+01:00"))
+        step = Step.objects.get()
+        assert step.started_at == datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+        assert step.ended_at == datetime(2026, 1, 2, 4, 4, 5, tzinfo=UTC)
+
+
+class TestParquet:
+    @pytest.mark.parametrize(
+        "damage",
+        [
+            lambda _data: b"PAR1 and no more",
+            lambda data: data[: len(data) // 2],
+            lambda data: data[:-60] + bytes(60),
+            lambda data: data[:40] + bytes(byte ^ 255 for byte in data[40:200]) + data[200:],
+            lambda data: data[:-200] + b"\xff" * 100 + data[-100:],
+        ],
+    )
+    def test_a_broken_file_is_told(
+        self, agent: Agent, caller: Caller, tmp_path: Path, damage: Callable[[bytes], bytes]
+    ) -> None:
+        path = tmp_path / "rows.parquet"
+        pq.write_table(pa.table({name: [value] * 20 for name, value in TOKENS.items()}), path)
+        source = import_file(damage(path.read_bytes()), agent=agent, caller=caller)
+        assert (source.state, "no whole Parquet file" in source.error) == ("failed", True)
+
+    @pytest.mark.parametrize(
+        ("changes", "words"),
+        [
+            ({"reward": [math.nan]}, "no numbers of JSON"),
+            ({"logprobs": [[math.nan, -1.0]]}, "no numbers of JSON"),
+            ({"prompt_ids": [[1.0, 2.5]]}, "prompt_ids"),
+            ({"prompt_ids": ["1, 2"]}, "prompt_ids"),
+            ({"answer": [b"x"]}, "JSON has no bytes"),
+            ({"answer": ["[" * 100_000]}, "answer"),
+            ({"reward": [timedelta(days=1)]}, "JSON has no timedelta"),
+            ({"started_at": pa.array([1], type=pa.timestamp("ns"))}, "this row cannot be read"),
+            ({"title": pa.array([b"\xff"]).cast(pa.string(), safe=False)}, "this row cannot be read"),
+        ],
+    )
+    def test_a_cell_of_another_kind_is_told_by_its_row(
+        self, agent: Agent, caller: Caller, tmp_path: Path, changes: dict[str, Any], words: str
+    ) -> None:
+        path = tmp_path / "rows.parquet"
+        pq.write_table(pa.table({**{name: [value] for name, value in TOKENS.items()}, **changes}), path)
+        source = import_file(path.read_bytes(), agent=agent, caller=caller)
+        ((line, reason),) = problems_of(source)
+        assert (source.state, line, words in reason) == ("done", 1, True), reason
+
+    def test_times_and_decimals_are_what_json_says_of_them(self, agent: Agent, caller: Caller, tmp_path: Path) -> None:
+        path = tmp_path / "rows.parquet"
+        moment = datetime(2026, 1, 2, 3, tzinfo=UTC)
+        odd = {
+            "started_at": moment,
+            "ended_at": date(2026, 1, 3),
+            "reward": Decimal("0.5"),
+        }
+        pq.write_table(pa.table({name: [value] for name, value in {**TOKENS, **odd}.items()}), path)
+        import_file(path.read_bytes(), agent=agent, caller=caller)
+        step = Step.objects.get()
+        assert (step.started_at, step.ended_at.day, step.reward) == (moment, 3, 0.5)
 
     def test_a_small_parquet_file_that_holds_very_much(
         self, agent: Agent, caller: Caller, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -363,7 +467,15 @@ class TestStart:
             import_file(as_lines([CHAT]), agent=agent, caller=Caller(user=mate))
 
     @pytest.mark.parametrize(
-        ("content", "words"), [(b"", "empty"), (b"\x1f\x8b\x08", "unpack"), (b"x" * 100, "several")]
+        ("content", "words"),
+        [
+            (b"", "empty"),
+            (b"\x1f\x8b\x08", "unpack"),
+            (b"PK\x03\x04", "unpack"),
+            ("{}".encode("utf-16"), "not UTF-8"),
+            (b"{\x00}\x00", "not UTF-8"),
+            (b"x" * 100, "several"),
+        ],
     )
     def test_a_file_that_is_none(
         self, agent: Agent, caller: Caller, data_dir: Path, monkeypatch: pytest.MonkeyPatch, content: bytes, words: str
