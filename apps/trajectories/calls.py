@@ -4,15 +4,15 @@ Reads the chat form that the gateway keeps of every dialect; knows no sessions, 
 """
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property, lru_cache, partial
+from functools import cached_property, lru_cache
 from typing import Any
 
 from apps.core.contracts.arrays import ID_BYTES
 from apps.trajectories import messages as chat
 from apps.trajectories.constraints import find_constraints
-from apps.trajectories.known_messages import know, read_request
+from apps.trajectories.known_messages import Request, guess_conversation, know, read_request
 from apps.trajectories.marks import Marks, read_marks, read_raw_body
 from apps.trajectories.messages import Message, hash_bytes, hash_text
 from apps.trajectories.models import Exchange, ExchangeStatus
@@ -20,6 +20,7 @@ from apps.trajectories.sessions import Story, read_story
 
 CHAT = "chat"  # the dialect whose own request and answer are in chat form
 GENERATE = "generate"  # the dialect of calls in tokens: they have no messages
+_NOT_JSON = (ValueError, RecursionError)
 
 
 class UnreadableExchange(ValueError):
@@ -97,7 +98,8 @@ def _hash_chain(system: str, tools_digest: str) -> str:
 def read_call(exchange: Exchange) -> Call:
     """Return the call; raises UnreadableExchange when an answered one does not have the chat shape."""
     is_failed = exchange.status == ExchangeStatus.ERROR
-    body = _read_request(exchange, is_optional=is_failed)
+    asked = _read_request(exchange, is_optional=is_failed)
+    body: dict[str, Any] = asked.body
     headers = {name.lower(): str(value) for name, value in _read_object(exchange.headers, what="headers").items()}
     messages = body.get("messages", [])
     if not isinstance(messages, list):
@@ -117,7 +119,7 @@ def read_call(exchange: Exchange) -> Call:
         answers=_read_answers(exchange),
         sampling=_read_sampling(sampling),
         marks=read_marks(headers, raw, session_key=exchange.session_key),
-        body_digest=hash_bytes(request),
+        body_digest=asked.digest if is_raw and request else hash_bytes(request),
         constraints=", ".join(find_constraints(sampling, tools)),
     )
 
@@ -132,10 +134,14 @@ def _chat_request(exchange: Exchange) -> bytes:
     raise UnreadableExchange(f"the gateway kept no chat form of this call of the dialect {exchange.dialect!r}")
 
 
-def _read_request(exchange: Exchange, *, is_optional: bool) -> dict[str, Any]:
-    session = exchange.trajectory_id or exchange.session_key or exchange.stem_id
-    read = partial(read_request, conversation=f"{exchange.key_id} {session}")
-    return _read_object(_chat_request(exchange), what="request", is_optional=is_optional, read=read)
+def _read_request(exchange: Exchange, *, is_optional: bool) -> Request:
+    data = _chat_request(exchange)
+    session = exchange.trajectory_id or exchange.session_key or exchange.stem_id or guess_conversation(data)
+    try:
+        request = read_request(data or b"{}", conversation=f"{exchange.key_id} {session}")
+    except _NOT_JSON as error:
+        return Request(_take_object(error, what="request", is_optional=is_optional), hash_bytes(data))
+    return Request(_take_object(request.body, what="request", is_optional=is_optional), request.digest)
 
 
 def _chat_response(exchange: Exchange) -> bytes:
@@ -144,19 +150,22 @@ def _chat_response(exchange: Exchange) -> bytes:
     return bytes(exchange.response or b"") if exchange.dialect == CHAT else b""
 
 
-def _read_object(
-    data: bytes | memoryview, *, what: str, is_optional: bool = False, read: Callable[[bytes], Any] = json.loads
-) -> dict[str, Any]:
+def _read_object(data: bytes | memoryview, *, what: str, is_optional: bool = False) -> dict[str, Any]:
     try:
-        value = read(bytes(data) or b"{}")
-    except (ValueError, RecursionError) as error:
-        if is_optional:
-            return {}
-        raise UnreadableExchange(f"the {what} is not JSON: {error}") from error
+        value = json.loads(bytes(data) or b"{}")
+    except _NOT_JSON as error:
+        value = error
+    return _take_object(value, what=what, is_optional=is_optional)
+
+
+def _take_object(value: Any, *, what: str, is_optional: bool) -> dict[str, Any]:
+    """Return what was read if it is an object; if not, or if it is the error of reading it, say so."""
     if isinstance(value, dict):
         return value
     if is_optional:
         return {}
+    if isinstance(value, Exception):
+        raise UnreadableExchange(f"the {what} is not JSON: {value}") from value
     raise UnreadableExchange(f"the {what} is not a JSON object")
 
 

@@ -4,35 +4,50 @@ is found again by comparing bytes, and what was found out about its messages nee
 In memory only, and it changes nothing: whoever reads without it reads the same.
 """
 
+import hashlib
 import json
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from apps.trajectories.least_used import LeastUsed
-from apps.trajectories.messages import KnownMessage, Message, dump_json
+from apps.trajectories.messages import KnownMessage, Message, dump_json, hash_bytes, shorten_hash
 
 MAX_BYTES = 32 * 1024 * 1024  # of each; the web process reads calls too, when its API is asked for one that waits
 _scan = json.JSONDecoder().raw_decode
 _skip_space = re.compile(r"[ \t\n\r]*").match
 _MESSAGES = "messages"
+_N_BEFORE = 200  # bytes of what stands before the user's words: some clients put the role behind them
+_first_user = re.compile(rb'"role"\s*:\s*"user"[^}]{0,300}').search
+_HASH_BYTES = 500  # what a hash takes that may go on
 _NOT_AS_EXPECTED = (IndexError, ValueError, RecursionError)
 
 _messages = LeastUsed[str, KnownMessage](max_bytes=MAX_BYTES)
-_requests = LeastUsed[str, "_Request"](max_bytes=MAX_BYTES)
+_requests = LeastUsed[str, "_Known"](max_bytes=MAX_BYTES)
 
 
 @dataclass(frozen=True, slots=True)
-class _Request:
-    """A request's text, its fields, those of them before its messages, and where each message ends; `rest` is the text
-    behind them all.
+class Request:
+    """What `json.loads` says of a request, each of its messages known; and `messages.hash_bytes` of its bytes."""
+
+    body: Any
+    digest: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """A request's fields, those of them before its messages, and its text: up to its last message's end, and behind it.
+
+    `ends`: where each message ends; `hashes`: SHA-256 of the text up to there.
     """
 
-    text: str
     body: dict[str, Any]
     head: dict[str, Any]
-    ends: list[int]
+    text: str
     rest: str
+    ends: list[int]
+    hashes: list["hashlib._Hash"]
 
 
 def know(message: Message) -> Message:
@@ -47,50 +62,81 @@ def know(message: Message) -> Message:
     return known
 
 
-def read_request(data: bytes, *, conversation: str) -> Any:
-    """Return what `json.loads` does, each of its messages known. Raises what it raises.
+def guess_conversation(data: bytes) -> str:
+    """Return a name for the conversation of a request, by its user's first words: good enough for `read_request`."""
+    found = _first_user(data)
+    if found is None:
+        return ""
+    return data[max(0, found.start() - _N_BEFORE) : found.end()].decode("utf-8", "replace")
+
+
+def read_request(data: bytes, *, conversation: str) -> Request:
+    """Return the request, read. Raises what `json.loads` raises.
 
     `conversation`: a name under which the request before this one was read, if there was one; a wrong one costs time.
     """
     try:
         text = data.decode()
-        request = _go_on(text, _requests.find(conversation)) or _read_anew(text)
+        known = _go_on(text, _requests.find(conversation)) or _read_anew(text)
     except _NOT_AS_EXPECTED:
         body = json.loads(data)
         if isinstance(body, dict) and isinstance(body.get(_MESSAGES), list):
             body[_MESSAGES] = list(map(know, body[_MESSAGES]))
-        return body
-    _requests.keep(conversation, request, n_bytes=2 * len(text))
-    return {**request.body, _MESSAGES: list(request.body[_MESSAGES])}
+        return Request(body, hash_bytes(data))
+    _requests.keep(conversation, known, n_bytes=2 * len(text) + _HASH_BYTES * len(known.ends))
+    return Request({**known.body, _MESSAGES: list(known.body[_MESSAGES])}, _digest(known))
 
 
-def _go_on(text: str, last: _Request | None) -> _Request | None:
+def _go_on(text: str, last: _Known | None) -> _Known | None:
     """Return the request if it begins as the last one did, with one message at least."""
     n_same = _count_same(text, last) if last is not None else 0
     if last is None or not n_same:
         return None
-    messages, ends = last.body[_MESSAGES][:n_same], last.ends[:n_same]
+    messages, ends, hashes = last.body[_MESSAGES][:n_same], last.ends[:n_same], last.hashes[:n_same]
     rest_at = _read_messages(text, ends[-1], messages, ends)
-    if text.endswith(last.rest) and len(text) == rest_at + len(last.rest):
-        return _Request(text, {**last.body, _MESSAGES: messages}, last.head, ends, last.rest)
-    return _read_rest(text, rest_at, head=last.head, messages=messages, ends=ends)
+    if len(text) == ends[-1] + len(last.rest) and text.endswith(last.rest):
+        return _know(text, {**last.body, _MESSAGES: messages}, head=last.head, ends=ends, hashes=hashes)
+    body = _read_rest(text, rest_at, head=last.head, messages=messages)
+    return _know(text, body, head=last.head, ends=ends, hashes=hashes)
 
 
-def _count_same(text: str, last: _Request) -> int:
+def _know(
+    text: str, body: dict[str, Any], *, head: dict[str, Any], ends: list[int], hashes: Sequence["hashlib._Hash"] = ()
+) -> _Known:
+    """Return the request, hashed from where `hashes` ends."""
+    found = list(hashes)
+    for place in range(len(found), len(ends)):
+        start, hashed = (ends[place - 1], found[-1].copy()) if place else (0, hashlib.sha256())
+        hashed.update(text[start : ends[place]].encode())
+        found.append(hashed)
+    end = ends[-1] if ends else 0
+    return _Known(body, head, text[:end], text[end:], ends, found)
+
+
+def _digest(known: _Known) -> str:
+    hashed = known.hashes[-1].copy() if known.hashes else hashlib.sha256()
+    hashed.update(known.rest.encode())
+    return shorten_hash(hashed)
+
+
+def _count_same(text: str, last: _Known) -> int:
     """Return how many messages both have from the start, as far as the texts are the same, too."""
-    low, high = 0, len(last.ends)
-    while low < high:  # Slices compare in C: halving beats walking.
-        middle = (low + high + 1) // 2
-        start, end = last.ends[low - 1] if low else 0, last.ends[middle - 1]
-        if text[start:end] == last.text[start:end]:
-            low = middle
-        else:
-            high = middle - 1
+    if text.startswith(last.text):
+        low = len(last.ends)
+    else:
+        low, high = 0, len(last.ends)
+        while low < high:  # Slices compare in C: halving beats walking.
+            middle = (low + high + 1) // 2
+            start, end = last.ends[low - 1] if low else 0, last.ends[middle - 1]
+            if text[start:end] == last.text[start:end]:
+                low = middle
+            else:
+                high = middle - 1
     # What ends in `}` ends there; another value may only begin like this one.
     return low if low and text[last.ends[low - 1] - 1] == "}" else 0
 
 
-def _read_anew(text: str) -> _Request:
+def _read_anew(text: str) -> _Known:
     """Walk through the fields; raises one of _NOT_AS_EXPECTED for a text that needs `json.loads` to be understood."""
     head: dict[str, Any] = {}
     messages: list[Message] = []
@@ -100,13 +146,13 @@ def _read_anew(text: str) -> _Request:
         name, at = _read_name(text, at)
         if name == _MESSAGES and text[at] == "[":
             rest_at = _read_messages(text, at + 1, messages, ends)
-            return _read_rest(text, rest_at, head=head, messages=messages, ends=ends)
+            return _know(text, _read_rest(text, rest_at, head=head, messages=messages), head=head, ends=ends)
         head[name], at = _scan(text, at)
         at = _expect(text, at, ",")
 
 
-def _read_rest(text: str, rest_at: int, *, head: dict[str, Any], messages: list[Message], ends: list[int]) -> _Request:
-    """Read the fields behind the messages."""
+def _read_rest(text: str, rest_at: int, *, head: dict[str, Any], messages: list[Message]) -> dict[str, Any]:
+    """Return all fields: those before the messages, these, and what is behind them."""
     body, at = {**head, _MESSAGES: messages}, _skip(text, rest_at)
     while text[at] != "}":
         name, at = _read_name(text, _expect(text, at, ","))
@@ -116,7 +162,7 @@ def _read_rest(text: str, rest_at: int, *, head: dict[str, Any], messages: list[
         at = _skip(text, at)
     if _skip(text, at + 1) != len(text):
         raise ValueError("something behind the object")
-    return _Request(text, body, head, ends, text[rest_at:])
+    return body
 
 
 def _read_name(text: str, at: int) -> tuple[str, int]:

@@ -56,7 +56,12 @@ _HISTORY = hash_text("history")
 
 def hash_bytes(data: bytes) -> str:
     """Return 32 hex digits over the bytes, which may be long: processors have instructions for SHA-256."""
-    return hashlib.sha256(data).hexdigest()[:32]
+    return shorten_hash(hashlib.sha256(data))
+
+
+def shorten_hash(hashed: "hashlib._Hash") -> str:
+    """Return the 32 hex digits of a hash that more may have been added to."""
+    return hashed.hexdigest()[:32]
 
 
 def dump_json(value: Any) -> str:

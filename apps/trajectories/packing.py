@@ -16,7 +16,17 @@ SHORTEST = 8192  # bytes: a shorter one is not worth the work
 _MARK = zstandard.FRAME_HEADER
 _LEVEL = 1
 _MANY_BYTES = 256 * 1024  # so much takes half a millisecond: the event loop has better things to do
-_own = threading.local()  # a compressor serves one thread at a time
+
+
+class _Own(threading.local):
+    """A thread's own: each of them serves one thread at a time."""
+
+    def __init__(self) -> None:
+        self.compressor: Any = zstandard.ZstdCompressor(level=_LEVEL)
+        self.decompressor = zstandard.ZstdDecompressor()
+
+
+_own = _Own()
 
 
 async def pack_all(texts: Sequence[bytes]) -> list[bytes]:
@@ -33,8 +43,6 @@ async def pack_all(texts: Sequence[bytes]) -> list[bytes]:
 
 
 def _pack(texts: list[bytes]) -> list[bytes]:
-    if not hasattr(_own, "compressor"):
-        _own.compressor = zstandard.ZstdCompressor(level=_LEVEL)
     if len(texts) == 1:
         return [_own.compressor.compress(texts[0])]
     # All in one go: each piece that gave the interpreter away would have to wait to get it back.
@@ -43,7 +51,7 @@ def _pack(texts: list[bytes]) -> list[bytes]:
 
 def unpack(stored: bytes) -> bytes:
     """Return the text as it was; raises zstandard.ZstdError for one that is damaged."""
-    return zstandard.decompress(stored) if stored.startswith(_MARK) else stored
+    return _own.decompressor.decompress(stored) if stored.startswith(_MARK) else stored
 
 
 class PackedField(models.BinaryField[Any, Any]):

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from apps.trajectories import messages as chat
-from apps.trajectories.known_messages import read_request
+from apps.trajectories.known_messages import guess_conversation, read_request
 from apps.trajectories.messages import KnownMessage, spell
 
 scalars = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5)
@@ -52,9 +52,11 @@ def read_plainly(data: bytes) -> str:
 
 def read(data: bytes) -> str:
     try:
-        return repr(read_request(data, conversation="one"))
+        request = read_request(data, conversation="one")
     except ValueError:
         return "not JSON"
+    assert request.digest == chat.hash_bytes(data)
+    return repr(request.body)
 
 
 @given(conversation=requests())
@@ -98,17 +100,17 @@ def test_what_is_nested_too_deeply_is_refused_as_before() -> None:
 
 def test_a_message_that_was_met_before_is_the_same_object() -> None:
     said = {"role": "user", "content": "hello there"}
-    first = read_request(json.dumps({"messages": [said]}).encode(), conversation="a")["messages"]
-    again = read_request(json.dumps({"messages": [said, said]}, indent=1).encode(), conversation="b")["messages"]
+    first = read_request(json.dumps({"messages": [said]}).encode(), conversation="a").body["messages"]
+    again = read_request(json.dumps({"messages": [said, said]}, indent=1).encode(), conversation="b").body["messages"]
     assert again[0] is again[1] is first[0]
 
 
 def test_callers_may_not_change_what_is_known() -> None:
     data = json.dumps({"messages": [{"role": "user"}], "model": "m"}).encode()
-    request = read_request(data, conversation="c")
+    request = read_request(data, conversation="c").body
     request["messages"].clear()
     request["model"] = "other"
-    assert read_request(data, conversation="c") == {"messages": [{"role": "user"}], "model": "m"}
+    assert read_request(data, conversation="c").body == {"messages": [{"role": "user"}], "model": "m"}
 
 
 @given(message=st.dictionaries(st.sampled_from(["role", "content", "tool_calls", "name"]), values | texts))
@@ -116,3 +118,12 @@ def test_what_is_known_of_a_message_is_what_would_be_found(message: dict[str, An
     known = KnownMessage(message, chat.dump_json(message))
     for find in (chat.text_of, chat.digest_message, chat.role_of, chat.dump_json, spell, chat.is_system):
         assert find(known) == find(message)
+
+
+def test_unmarked_conversations_are_told_apart_by_their_users_first_words() -> None:
+    system = {"role": "system", "content": "The same for all. " * 100}
+    hello, bye = ([system, {"role": "user", "content": text}] for text in ("hello", "bye"))
+    more = [*hello, {"role": "assistant", "content": "hi"}, {"role": "user", "content": "more"}]
+    names = [guess_conversation(json.dumps({"messages": messages}).encode()) for messages in (hello, more, bye)]
+    assert names[0] == names[1] != names[2]
+    assert guess_conversation(b"{}") == ""
