@@ -79,7 +79,8 @@ class ModelCall:
         self.response_id = f"{self.dialect.id_prefix}{mark}{self.exchange_id.partition('_')[2]}"
         self.forget_answer()
         body, dropped = build_engine_body(self.request, self.dialect.exact_fields, version=self.version)
-        self.prompt = Prompt(body.get("messages") or [], known=self.forms, template=self.version.template)
+        template = f"{self.key.project_id} {self.version.template}"
+        self.prompt = Prompt(body.get("messages") or [], known=self.forms, template=template)
         if self.prompt.messages:
             body["messages"] = self.prompt.messages
         if not self.version.is_text_only and (held := hold_to_schemas(body)) is not None:

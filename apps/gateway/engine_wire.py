@@ -21,6 +21,7 @@ SILENCE_S = 600.0  # the longest pause before and between bytes
 KEPT_ALIVE_S = 4.0  # vLLM's server closes an idle connection after 5 s: a call must not meet it doing so
 MAX_HEAD_BYTES = 64 * 1024
 HIGH_WATER = 128 * 1024  # of an answer that is read as it comes, no more waits here
+MAX_ANSWER_BYTES = 256 * 1024 * 1024  # thousands of embeddings, or every log-prob of a long answer, take half of it
 _PORTS = {"http": 80, "https": 443}
 _NO_BODY = frozenset({204, 304})
 
@@ -31,6 +32,10 @@ class WireError(Exception):
 
 class UnreachedError(WireError):
     """There is no connection to the server."""
+
+
+class EndlessError(WireError):
+    """The server says more than any answer is long: it would fill the memory that all calls share."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +154,7 @@ class Wire(asyncio.Protocol):
         self._is_headed = self._is_over = self._is_kept = self._has_length = False
         self._n_head_bytes = 0
         self._parts: list[bytes] = []
-        self._n_waiting = 0
+        self._n_waiting = self._n_body_bytes = 0
         self._fault: WireError | None = None
 
     # What its user does.
@@ -272,6 +277,9 @@ class Wire(asyncio.Protocol):
     def on_body(self, body: bytes) -> None:
         self._parts.append(body)
         self._n_waiting += len(body)
+        self._n_body_bytes += len(body)
+        if self._n_body_bytes > MAX_ANSWER_BYTES:
+            self._end(EndlessError(f"it is longer than {MAX_ANSWER_BYTES // 1024 // 1024} MiB"))
 
     def on_message_complete(self) -> None:
         if self._is_headed and self._fault is None:
@@ -293,7 +301,10 @@ class Wire(asyncio.Protocol):
         self._is_paused = False
 
     def _break(self, reason: str) -> None:
-        self._fault = self._fault or WireError(reason)
+        self._end(WireError(reason))
+
+    def _end(self, fault: WireError) -> None:
+        self._fault = self._fault or fault
         self._is_kept = False
         self.close()
         self._wake()

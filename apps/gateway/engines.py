@@ -18,7 +18,7 @@ from django.conf import settings
 
 from apps.gateway.engine_gate import BUSY_RETRY_AFTER_S, EngineGate, EngineUnavailableError, Wanted
 from apps.gateway.engine_places import find_places, find_provider_places
-from apps.gateway.engine_wire import UnreachedError, Wire, WireError, Wires
+from apps.gateway.engine_wire import EndlessError, UnreachedError, Wire, WireError, Wires
 from apps.gateway.routes import EngineRoute
 
 __all__ = [
@@ -88,11 +88,13 @@ class Reply:
         self.gate.leave(self.engine)
 
     async def chunks(self) -> AsyncIterator[bytes]:
-        """Yield the bytes as they come; raises EngineBrokenError when the connection breaks."""
+        """Yield the bytes as they come; raises EngineBrokenError when the connection breaks, or they do not end."""
         yield self.first
         try:
             while data := await self.wire.read():
                 yield data
+        except EndlessError as error:
+            raise _say_endless(error) from error
         except WireError as error:
             raise EngineBrokenError(f"the engine's answer broke off: {_words(error)}") from error
 
@@ -166,6 +168,8 @@ class Engines:
                 wire.leave()
             self._note_failure(engine, error)
             self.gate.leave(engine)
+            if isinstance(error, EndlessError):  # the next try would be as long
+                raise _say_endless(error) from error
             if isinstance(error, WireError):
                 raise _PassingFaultError(_words(error)) from error
             raise
@@ -227,6 +231,10 @@ def _raise_for_status(engine: EngineRoute, wire: Wire, body: bytes) -> None:
 def _read_retry_after(value: str) -> int:
     """Return the seconds that the engine wants to be left alone; a date counts as nothing said."""
     return min(int(value), LONGEST_RETRY_AFTER_S) if value.isascii() and value.isdigit() else 0
+
+
+def _say_endless(error: EndlessError) -> EngineNonsenseError:
+    return EngineNonsenseError(f"the engine's answer makes no sense: {error}")
 
 
 def _words(error: WireError) -> str:

@@ -84,10 +84,12 @@ def name_request(request_id: str) -> dict[str, str]:
     return {"x-request-id": request_id, "request-id": request_id}
 
 
-def answer_json(request: Request, body: object) -> Response:
+def answer_json(request: Request, body: object, *, status: int = 200) -> Response:
     """Return what is asked for beside model calls, under the id that the door gave the request."""
     headers = name_request(request.scope["claw.exchange_id"])
-    return Response(orjson.dumps(body), headers=headers, media_type="application/json")
+    if status == 503:
+        headers["Retry-After"] = str(RETRY_AFTER_S)
+    return Response(orjson.dumps(body), status, headers, "application/json")
 
 
 def advise_retry(error: ApiError) -> dict[str, str]:

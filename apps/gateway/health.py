@@ -1,10 +1,10 @@
 """`/healthz` (the process runs) and `/readyz` (it can do its work), from what the process knows anyway."""
 
-import orjson
 from starlette.requests import Request
 from starlette.responses import Response
 
 from apps.gateway.desk import Desk
+from apps.gateway.errors import answer_json
 
 HEALTH_PATHS = frozenset({"/healthz", "/readyz"})
 
@@ -15,14 +15,14 @@ class Health:
     def __init__(self, desk: Desk) -> None:
         self.desk = desk
 
-    async def healthz(self, _request: Request) -> Response:
-        return Response(b'{"status":"up"}', media_type="application/json")
+    async def healthz(self, request: Request) -> Response:
+        return answer_json(request, {"status": "up"})
 
-    async def hello(self, _request: Request) -> Response:
+    async def hello(self, request: Request) -> Response:
         """Some agents ask whether there is anybody before their first call."""
-        return Response(b'{"message":"hello"}', media_type="application/json")
+        return answer_json(request, {"message": "hello"})
 
-    async def readyz(self, _request: Request) -> Response:
+    async def readyz(self, request: Request) -> Response:
         routes = self.desk.routes
         parts = {
             "database": self.desk.writer.is_connected and routes.is_loaded,
@@ -32,4 +32,4 @@ class Health:
         is_ready = all(parts.values())
         body = {"status": "ready" if is_ready else "not ready", **parts, "lost_exchanges": self.desk.writer.n_lost}
         body["waiting_calls"] = self.desk.engines.gate.n_waiting
-        return Response(orjson.dumps(body), 200 if is_ready else 503, media_type="application/json")
+        return answer_json(request, body, status=200 if is_ready else 503)

@@ -22,6 +22,7 @@ _GAP = "\n\n"
 _SYSTEM = ("system", "developer")
 _PLAIN = frozenset({"role", "content", "name"})
 _ABOUT_ROLES = re.compile(rb"\brole|system|alternat", re.IGNORECASE)
+_ABOUT_FIELDS = b"validation error"  # it names the types of all messages; no template was asked
 _MOST_TEMPLATES = 1000
 
 
@@ -35,19 +36,22 @@ class PromptForm(IntEnum):
 
 
 class KnownForms:
-    """Which form each base model's template took, as far as this process has seen."""
+    """Which form each template took, as far as this process has seen.
+
+    A template is named with the project that asks: what one team's calls teach changes no other team's prompts.
+    """
 
     def __init__(self) -> None:
         self._forms: dict[str, PromptForm] = {}
 
-    def find(self, model: str) -> PromptForm:
-        return self._forms.get(model, PromptForm.OPENING_JOINED)
+    def find(self, template: str) -> PromptForm:
+        return self._forms.get(template, PromptForm.OPENING_JOINED)
 
-    def note(self, model: str, form: PromptForm) -> None:
+    def note(self, template: str, form: PromptForm) -> None:
         """The template took this form and refused those before it."""
         if len(self._forms) >= _MOST_TEMPLATES:
             self._forms.clear()
-        self._forms[model] = form
+        self._forms[template] = form
 
 
 class Prompt:
@@ -62,7 +66,7 @@ class Prompt:
 
     def make_stricter(self, status: int, refusal: bytes) -> bool:
         """Take the next form that changes the messages if the engine's template may want it; says whether one did."""
-        if status != 400 or _ABOUT_ROLES.search(refusal) is None:
+        if status != 400 or _ABOUT_FIELDS in refusal or _ABOUT_ROLES.search(refusal) is None:
             return False
         for form in list(PromptForm)[self.form + 1 :]:
             messages, mended = make_messages(self._sent, form)

@@ -101,6 +101,16 @@ class KnownSteps:
         """Return the step if it waits to be written."""
         return next((step for step in self._steps if step.id == step_id), None)
 
+    def exclude(self, step_id: str) -> bool:
+        """Keep a step out of training, wherever it is known here; says whether that will be written."""
+        for steps in self._by_digest.values():
+            if step_id in steps:
+                steps[step_id].is_excluded = True
+        waiting = self.find_unwritten(step_id)
+        if waiting is not None:
+            waiting.is_excluded = True
+        return waiting is not None
+
     def write(self) -> list[Trajectory]:
         """Write what waits for it; returns the trajectories that are new by this."""
         trajectories, self._trajectories = self._trajectories, []

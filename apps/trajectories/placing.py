@@ -230,6 +230,8 @@ class _Pool:
             is_leaf=self._shared.steps.is_leaf(step),
             chain=step.chain,
             side_call=step.side_call,
+            parent_id=step.parent_id,
+            is_excluded=step.is_excluded,
             load_story=lambda: sessions.read_story(self.load_messages(step.id)),
             digests=frozenset(step.answer_digests),
         )

@@ -24,6 +24,7 @@ _FOR_PLACING = (
     "side_call",
     "started_at",
     "ended_at",
+    "is_excluded",
     "trajectory__completed_at",
 )
 _LONG = ("tail_token_ids", "completion_token_ids", "logprobs", "tail_messages", "answer", "answer_digests")

@@ -94,6 +94,8 @@ class Candidate:
     load_story: Callable[[], Story]
     chain: str = ""
     side_call: str = ""
+    parent_id: str | None = None
+    is_excluded: bool = False
     digests: frozenset[str] = field(default=frozenset())
 
 
@@ -152,9 +154,20 @@ def state_digests(scope: str, story: Story) -> list[str]:
 
 def _find_by_state(scope: str, story: Story, lookup: Lookup) -> Candidate | None:
     """The whole history up to and with the last assistant item is what we saw and returned."""
-    found = lookup(state_digests(scope, story))
+    alike = lookup(state_digests(scope, story))
+    found = [candidate for candidate in alike if not _is_replaced(candidate, alike)]
     # Of equal conversations the one that nobody has gone on from: twins that run side by side stay apart.
     return max(found, key=lambda candidate: (candidate.is_leaf, candidate.order), default=None)
+
+
+def _is_replaced(candidate: Candidate, alike: Sequence[Candidate]) -> bool:
+    """Whether a retry that was answered with the same words has taken its place: it is no twin."""
+    return candidate.is_excluded and any(
+        (other.trajectory_id, other.parent_id, other.is_excluded)
+        == (candidate.trajectory_id, candidate.parent_id, False)
+        and other.order > candidate.order
+        for other in alike
+    )
 
 
 def _find_by_call(scope: str, story: Story, lookup: Lookup, *, is_scope_one_session: bool) -> Candidate | None:

@@ -169,10 +169,7 @@ class SharedRows:
 
     def exclude_step(self, step_id: str) -> None:
         """Keep a step out of training."""
-        waiting = self.steps.find_unwritten(step_id)
-        if waiting is not None:
-            waiting.is_excluded = True
-        else:
+        if not self.steps.exclude(step_id):
             Step.objects.filter(pk=step_id).update(is_excluded=True)
 
     def flush(self) -> None:

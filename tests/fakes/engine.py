@@ -14,7 +14,7 @@ from typing import Any, Self
 
 from aiohttp import web
 
-from tests.fakes.engine_forms import count_prompts, embed, find_template_fault, render_completion
+from tests.fakes.engine_forms import count_prompts, embed, find_field_fault, find_template_fault, render_completion
 
 Json = dict[str, Any]
 END_TOKEN = 2
@@ -208,7 +208,8 @@ class FakeEngine:
                 "tokens.",
                 param="input_tokens",
             )
-        if fault := find_template_fault(body.get("messages", ()), self.script.template):
+        messages = body.get("messages", ())
+        if fault := find_field_fault(messages) or find_template_fault(messages, self.script.template):
             return _error(fault)
         if self.script.no_grammar and any(tool["function"].get("strict") for tool in body.get("tools") or ()):
             return _error(self.script.no_grammar)

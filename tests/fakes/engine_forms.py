@@ -74,6 +74,16 @@ def _encode(vector: list[float]) -> str:
     return base64.b64encode(struct.pack(f"<{len(vector)}f", *vector)).decode()
 
 
+def find_field_fault(messages: Sequence[Json]) -> str:
+    """Return what vLLM says of a message whose `name` is none, "" when all are well: it lists all types of messages."""
+    for place, message in enumerate(messages):
+        if not isinstance(message.get("name", ""), str):
+            where = f"body.messages.{place}.ChatCompletionSystemMessageParam.name"
+            error = {"type": "string_type", "loc": where, "msg": "Input should be a valid string"}
+            return f"2 validation errors:\n  {error}"
+    return ""
+
+
 def find_template_fault(messages: Sequence[Json], template: str) -> str:
     """Return what vLLM says when a chat template cannot render these messages, "" when it can.
 

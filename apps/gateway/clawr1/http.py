@@ -9,7 +9,6 @@ from dataclasses import replace
 from ipaddress import ip_address, ip_network
 from typing import TypeVar
 
-import orjson
 from asgiref.sync import sync_to_async
 from django.conf import settings
 from django.db import connections
@@ -20,14 +19,14 @@ from starlette.types import Receive, Scope, Send
 
 from apps.accounts.models import ApiKey
 from apps.core.errors import InvalidInput, NotFound, ServiceError
-from apps.gateway.bodies import ClientGoneError, read_body
+from apps.gateway.bodies import ClientGoneError, mend_halves, read_body
 from apps.gateway.chat.behaviour import ChatDialect
 from apps.gateway.clawr1 import behaviour
 from apps.gateway.clawr1.shapes import B, CompleteBody, RegisterBody, RewardBody, SubmitBody, read_body_as
 from apps.gateway.desk import Desk
 from apps.gateway.dialect import Json, ModelRequest
 from apps.gateway.endpoint import ModelEndpoint
-from apps.gateway.errors import ApiError, render_error, render_openai, unavailable
+from apps.gateway.errors import ApiError, answer_json, render_error, render_openai, unavailable
 from apps.gateway.generate.behaviour import GenerateDialect
 from apps.gateway.generate.http import GenerateEndpoint
 from apps.gateway.routes import KeyRoute
@@ -170,7 +169,7 @@ class _ModelCalls:
         try:
             scope = await self._place(scope)
         except (ApiError, ServiceError) as error:
-            response = render_error(_as_api_error(error), render_body=self.render_body)
+            response = _refuse(scope, error, render_body=self.render_body)
             return await response(scope, receive, send)
         return await self.endpoint(scope, receive, send)
 
@@ -200,18 +199,22 @@ async def ask_database(function: Callable[[], T]) -> T:
 def _answer(handler: Handler) -> Callable[[Request], Awaitable[Response]]:
     async def answer(request: Request) -> Response:
         try:
-            return Response(orjson.dumps(await handler(request)), media_type="application/json")
+            return answer_json(request, await handler(request))
         except (ApiError, ServiceError) as error:
-            return render_error(_as_api_error(error), render_body=_detail)
+            return _refuse(request.scope, error, render_body=_detail)
 
     return answer
 
 
 async def _read(request: Request, shape: type[B]) -> B:
     try:
-        return read_body_as(shape, await read_body(request.headers, request.receive))
+        return read_body_as(shape, mend_halves(await read_body(request.headers, request.receive)))
     except ClientGoneError as error:
         raise ApiError("The request broke off.", status=400, code="client_gone") from error
+
+
+def _refuse(scope: Scope, error: ApiError | ServiceError, *, render_body: Callable[[ApiError], Json]) -> Response:
+    return render_error(_as_api_error(error), request_id=scope["claw.exchange_id"], render_body=render_body)
 
 
 def _as_api_error(error: ApiError | ServiceError) -> ApiError:

@@ -100,6 +100,8 @@ def read_body_as(shape: type[B], raw: bytes) -> B:
         data = orjson.loads(raw or b"{}")
     except orjson.JSONDecodeError as error:
         raise InvalidInput(f"the body is not JSON: {error}") from error
+    if not isinstance(data, dict):
+        raise InvalidInput("the body must be a JSON object")
     if fault := find_fault(data):
         raise InvalidInput(fault)
     try:

@@ -37,7 +37,7 @@ async def count_tokens(model: str, prompt: Json, *, desk: Desk, key: KeyRoute) -
 
 async def _ask(prompt: Json, *, desk: Desk, key: KeyRoute, version: VersionRoute) -> int:
     """Return the engine's count, the messages in the form that its chat template takes."""
-    fitted = Prompt(prompt["messages"], known=desk.prompt_forms, template=version.template)
+    fitted = Prompt(prompt["messages"], known=desk.prompt_forms, template=f"{key.project_id} {version.template}")
     while True:
         asked = prompt | {"messages": fitted.messages}
         body = dump_body(make_tokenize_body(asked, engine_name=version.engine_name))

@@ -12,7 +12,7 @@ from pytest_django.fixtures import Settings
 from apps.accounts.access import Caller
 from apps.accounts.models import Agent, ApiKey, Project, User
 from apps.accounts.services import disable_key
-from apps.core.ids import new_id
+from apps.core.ids import is_id, new_id
 from apps.feedback.graders.models import Grader, GraderVersion
 from apps.feedback.graders.services import VersionDraft, create_grader
 from apps.feedback.models import Label, Source
@@ -135,6 +135,43 @@ class TestUnmodifiedClients:
         assert client.post("/complete_trajectory/abc", json={"reward": 0.5, "channel": "val"}).status_code == 200
         trajectory = Trajectory.objects.get()
         assert (trajectory.channel, trajectory.metadata, trajectory.reward) == ("val", {"k": 1}, 0.5)
+
+
+class TestEveryAddress:
+    @pytest.mark.parametrize(
+        ("path", "body", "status"),
+        [
+            ("/init_trajectory", {}, 200),
+            ("{base}/register_trajectory", {"channel": "train"}, 200),
+            ("{base}/register_trajectory", {"channel": "none"}, 400),
+            ("{base}/complete_trajectory", {"reward": 2}, 400),
+            ("/traj_00000000000000000000000000/1/v1/chat/completions", chat(model="default"), 404),
+            ("/submit_steps", {"steps": [STEP]}, 200),
+            ("/submit_steps", {"steps": []}, 400),
+            ("/compute_reward", {"prompt_ids": [1], "response_ids": [2]}, 501),
+        ],
+    )
+    def test_answers_have_a_name(self, client: httpx.Client, path: str, body: Any, status: int) -> None:
+        _, base = open_base(client)
+        answer = client.post(path.format(base=base), json=body)
+
+        assert answer.status_code == status, answer.text
+        assert is_id(answer.headers["x-request-id"], "req")
+        assert answer.headers["request-id"] == answer.headers["x-request-id"]
+
+    @pytest.mark.parametrize("body", [b"[]", b"5", b"null", b'"x"', b"{", b"\xff"])
+    @pytest.mark.parametrize("path", ["{base}/register_trajectory", "{base}/complete_trajectory", "/submit_steps"])
+    def test_they_want_an_object(self, client: httpx.Client, path: str, body: bytes) -> None:
+        _, base = open_base(client)
+        detail = detail_of(client.post(path.format(base=base), content=body), status=400)
+        assert detail.startswith(("the body must be a JSON object", "the body is not JSON"))
+
+    def test_halves_of_characters_are_mended(self, client: httpx.Client) -> None:
+        uid, base = open_base(client)
+        said = client.post(f"{base}/register_trajectory", content=b'{"metadata": {"note": "cut \\ud83d"}}')
+
+        assert said.status_code == 200, said.text
+        assert Trajectory.objects.get(pk=uid).metadata["note"] == "cut \ufffd"
 
 
 class TestInit:

@@ -16,7 +16,7 @@ from cryptography.x509.oid import NameOID
 
 from apps.gateway import engine_wire
 from apps.gateway.engine_places import find_places
-from apps.gateway.engine_wire import UnreachedError, Wire, WireError, Wires
+from apps.gateway.engine_wire import EndlessError, UnreachedError, Wire, WireError, Wires
 
 Say = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -152,6 +152,18 @@ async def test_what_came_before_a_fault_is_read_first(wires: Wires) -> None:
         assert await wire.read() == b"hello"
         with pytest.raises(WireError):
             await wire.read()
+
+
+@pytest.mark.parametrize("is_whole", [True, False])
+async def test_an_answer_without_end_is_ended(wires: Wires, monkeypatch: pytest.MonkeyPatch, *, is_whole: bool) -> None:
+    monkeypatch.setattr(engine_wire, "MAX_ANSWER_BYTES", 100_000)
+    chunk = b"2710\r\n%b\r\n" % (b"x" * 10_000)
+    async with serving(Server(CHUNKED, *[chunk] * 1000)) as url:
+        with pytest.raises(EndlessError):
+            await read(wires, url, is_whole=is_whole)
+    async with serving(Server(CHUNKED, *[chunk] * 10, b"0\r\n\r\n")) as url:
+        for _ in range(2):  # each answer is counted by itself
+            assert len(await read(wires, url, is_whole=is_whole)) == 100_000
 
 
 async def test_the_request_is_what_a_server_reads(wires: Wires) -> None:

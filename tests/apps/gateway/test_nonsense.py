@@ -5,6 +5,7 @@ from typing import Any
 import httpx
 import pytest
 
+from apps.gateway import engine_wire
 from apps.gateway.capture import AnswerCapture, Wishes
 from apps.gateway.token_check import TOOL_CALL, Expectations, Said, find_difference
 from apps.trajectories.models import Exchange, ExchangeStatus
@@ -68,6 +69,19 @@ def test_an_answer_that_is_none_is_told_and_kept(
     assert kept == [ExchangeStatus.ERROR] * len(NONSENSE) + [ExchangeStatus.COMPLETE]
     fold_pending()
     assert not Exchange.objects.set_aside().exists()
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/messages"])
+def test_an_answer_without_end_is_no_answer(
+    http: httpx.Client, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch, path: str
+) -> None:
+    monkeypatch.setattr(engine_wire, "MAX_ANSWER_BYTES", 2**20)
+    engine.script.nonsense = b"x" * (2**20 + 1)
+    answer = http.post(path, json={"model": "otter", **DOORS[path]})
+
+    assert answer.status_code == 502, answer.text
+    assert "longer than 1 MiB" in answer.json()["error"]["message"]
+    assert Exchange.objects.get().status == ExchangeStatus.ERROR
 
 
 @pytest.mark.parametrize(

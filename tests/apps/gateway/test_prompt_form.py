@@ -7,12 +7,13 @@ from typing import Any
 import httpx
 import pytest
 
-from apps.accounts.models import ApiKey
+from apps.accounts.models import ApiKey, Project
 from apps.gateway.prompt_form import KnownForms, Prompt, PromptForm, make_messages
 from apps.trajectories.models import Exchange
 from tests.apps.gateway.conftest import chat, only_exchange
 from tests.apps.gateway.messages_client import COUNT_PATH
-from tests.factories.registry import ProviderFactory, TeacherFactory
+from tests.conftest import OTHER_SECRET
+from tests.factories.registry import AliasFactory, ProviderFactory, TeacherFactory, VersionFactory
 from tests.fakes.engine import FakeEngine
 
 Json = dict[str, Any]
@@ -169,7 +170,14 @@ class TestForms:
         assert (prompt.form, prompt.messages) == (PromptForm.TAKING_TURNS, [said("user", "a\n\nb")])
         assert not prompt.make_stricter(400, b"roles must alternate")
 
-    @pytest.mark.parametrize(("status", "refusal"), [(422, b"roles must alternate"), (400, b"temperature is too high")])
+    @pytest.mark.parametrize(
+        ("status", "refusal"),
+        [
+            (422, b"roles must alternate"),
+            (400, b"temperature is too high"),
+            (400, b"14 validation errors:\n  {'loc': 'body.messages.0.ChatCompletionSystemMessageParam.name'}"),
+        ],
+    )
     def test_another_refusal_changes_no_form(self, status: int, refusal: bytes) -> None:
         prompt = Prompt([said("user", "a"), said("user", "b")], known=KnownForms(), template="tiny")
 
@@ -245,6 +253,40 @@ class TestTemplates:
         assert response.status_code == 400
         assert response.json()["error"]["message"] == "overloaded"
         assert engine.calls == []
+
+    @pytest.mark.parametrize(
+        "messages",
+        [
+            [said("user", "hello"), said("system", "It is noon.", name=5)],
+            [said("user", "hello", name=5), said("user", "and?", name="ann")],
+        ],
+    )
+    def test_a_faulty_message_teaches_nothing(
+        self, http: httpx.Client, engine: FakeEngine, messages: list[Json]
+    ) -> None:
+        response = http.post(CHAT, json=chat(messages=messages))
+
+        assert response.status_code == 400, response.text
+        assert "Input should be a valid string" in response.json()["error"]["message"]
+        assert http.post(CHAT, json=chat(messages=REMINDED)).status_code == 200
+        assert engine.calls[0].body["messages"] == REMINDED
+
+    @pytest.mark.parametrize("path", [CHAT, COUNT_PATH])
+    def test_what_one_team_teaches_changes_no_other_teams_prompts(
+        self, http: httpx.Client, engine: FakeEngine, other_key: ApiKey, other_project: Project, path: str
+    ) -> None:
+        AliasFactory.create(version=VersionFactory.create(policy__project=other_project, policy__slug="theirs"))
+        engine.script.template = "no system"
+        assert http.post(path, json={"model": "otter", "messages": REMINDED}).status_code == 200
+        engine.script.template = ""
+
+        theirs = {"Authorization": f"Bearer {OTHER_SECRET}"}
+        http.post(CHAT, json=chat(model="theirs", messages=REMINDED), headers=theirs).raise_for_status()
+        http.post(CHAT, json=chat(messages=REMINDED)).raise_for_status()
+
+        asked, mine = (call.body["messages"] for call in engine.calls[-2:])
+        assert asked == REMINDED
+        assert len(mine) == 1
 
     def test_a_template_that_takes_no_form_says_so(self, http: httpx.Client, engine: FakeEngine) -> None:
         engine.script.template = "none"

@@ -293,5 +293,7 @@ def test_health_says_what_is_missing(http: httpx.Client, engine_row: Engine) -> 
     engine_row.save()
     notify_processes(ROUTES_CHANGED)
     wait_until(lambda: http.get("/readyz").status_code == 503)
-    ready = http.get("/readyz").json()
+    response = http.get("/readyz")
+    assert int(response.headers["retry-after"]) > 0
+    ready = response.json()
     assert (ready["database"], ready["redis"], ready["engine"], ready["waiting_calls"]) == (True, True, False, 0)

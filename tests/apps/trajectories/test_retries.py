@@ -79,6 +79,22 @@ def test_the_same_prompt_sampled_again_after_an_answer_is_no_retry(key: ApiKey) 
     assert Trajectory.objects.count() == 2
 
 
+@pytest.mark.parametrize("is_one_by_one", [False, True])
+def test_branches_go_on_from_the_retry_and_not_from_what_it_replaced(key: ApiKey, is_one_by_one: bool) -> None:
+    record(key, 0, 1)
+    if is_one_by_one:
+        fold_pending()
+    record(key, 2, 3, header={"x-stainless-retry-count": "1"})
+    for second, text in ((4, "and now?"), (6, "or rather?"), (8, "what else?")):
+        record(key, second, second + 1, messages=[user("hello"), said("hi"), user(text)])
+        if is_one_by_one:
+            fold_pending()
+    (first_out, _), (retry_out, _), *branches = outcome()
+    assert (first_out, retry_out) == (True, False)
+    retry = Step.objects.order_by("started_at")[1]
+    assert branches == [(False, retry.id)] * 3
+
+
 @pytest.mark.parametrize("session", ["s", ""])
 def test_openclaws_rewritten_retry_takes_the_place_of_the_cut_call(key: ApiKey, session: str) -> None:
     named: dict[str, Any] = {"session_key": session, "header": TRACE}

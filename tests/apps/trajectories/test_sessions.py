@@ -28,7 +28,7 @@ class Pool:
     def __init__(self) -> None:
         self.steps: list[Candidate] = []
 
-    def add(self, messages: list[Message], answer: Message, *, scope: str = "key", is_leaf: bool = True) -> str:
+    def add(self, messages: list[Message], answer: Message, *, scope: str = "key", **fields: Any) -> str:
         story = read_story(messages)
         digests = step_digests(scope, story=story, answer=answer, body_digest="")
         name = f"step{len(self.steps):03}"
@@ -39,11 +39,10 @@ class Pool:
         self.steps.append(
             Candidate(
                 step_id=name,
-                trajectory_id="t",
                 order=name,
-                is_leaf=is_leaf,
                 load_story=load,
                 digests=frozenset(digests),
+                **{"trajectory_id": "t", "is_leaf": True, **fields},
             )
         )
         return name
@@ -85,6 +84,20 @@ def test_an_answer_that_only_looks_like_ours_is_not() -> None:
 def test_twins_take_turns() -> None:
     pool = Pool()
     first = pool.add([user("hi")], said("OK"))
+    pool.add([user("hi")], said("OK"), is_leaf=False)
+    assert pool.parent_of([user("hi"), said("OK"), user("more")]) == first
+
+
+def test_what_a_retry_replaced_is_no_twin() -> None:
+    pool = Pool()
+    pool.add([user("hi")], said("OK"), is_excluded=True)
+    retry = pool.add([user("hi")], said("OK"), is_leaf=False)
+    assert pool.parent_of([user("hi"), said("OK"), user("more")]) == retry
+
+
+def test_a_twin_that_is_kept_out_is_still_a_twin() -> None:
+    pool = Pool()
+    first = pool.add([user("hi")], said("OK"), is_excluded=True, trajectory_id="another")
     pool.add([user("hi")], said("OK"), is_leaf=False)
     assert pool.parent_of([user("hi"), said("OK"), user("more")]) == first
 
