@@ -40,7 +40,7 @@ class ResponsesDialect:
         items = body.get("input") or []
         if isinstance(items, list):
             items = await resolve_references(items, project_id=key.project_id, writer=desk.writer)
-        return make_request(body, items=items, earlier=earlier)
+        return make_request(body, items=items, earlier=earlier, project_id=key.project_id)
 
     def open_answer(self, request: ModelRequest, *, response_id: str) -> tuple[AnswerCapture, Voice]:
         assert isinstance(request, ResponsesRequest)  # noqa: S101 (made above)

@@ -26,7 +26,8 @@ _DROPPED_ITEMS = ("web_search_call", "mcp_list_tools")
 class History:
     """Reads items in order. `messages`: what was read; `dropped`: what could not be shown to the model."""
 
-    def __init__(self, earlier: list[Json]) -> None:
+    def __init__(self, earlier: list[Json], *, project_id: str) -> None:
+        self.project_id = project_id
         self.messages = list(earlier)
         self.dropped: Json = {}
         self._turn: _Turn | None = None
@@ -70,9 +71,9 @@ class History:
         self.messages.append({"role": _ROLES[role], "content": content})
 
     def read_reasoning(self, item: Json, where: str) -> None:
-        text = _find_reasoning(item, where=where)
+        text = _find_reasoning(item, where=where, project_id=self.project_id)
         if text is None:
-            self.dropped[f"{where}.encrypted_content"] = "sealed by another server"
+            self.dropped[f"{where}.encrypted_content"] = "sealed by another server, or for another project"
         elif text:
             self._turn_of(item, is_reasoning=True).reasoning.append(text)
 
@@ -161,10 +162,10 @@ def strip_instructions(messages: list[Json], instructions: Any) -> list[Json]:
     return [{**messages[0], "content": rest}, *messages[1:]]
 
 
-def _find_reasoning(item: Json, *, where: str) -> str | None:
+def _find_reasoning(item: Json, *, where: str, project_id: str) -> str | None:
     """Return the thought as the model had it, else what the client has of it; None when it is sealed by others."""
     sealed = item.get("encrypted_content")
-    if isinstance(sealed, str) and (text := unseal_reasoning(sealed)) is not None:
+    if isinstance(sealed, str) and (text := unseal_reasoning(sealed, project_id=project_id)) is not None:
         return text
     for name, gap in (("content", ""), ("summary", "\n\n")):
         if item.get(name):

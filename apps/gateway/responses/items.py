@@ -60,7 +60,7 @@ class ReasoningItem(Item):
     prefix = "rs"
 
     is_summary: bool
-    is_sealed: bool
+    sealed_for: str  # the id of a project, "" where it is not sealed
     text: list[str] = field(default_factory=list, init=False)
     sealed: str | None = field(default=None, init=False)
 
@@ -69,7 +69,7 @@ class ReasoningItem(Item):
         item: Json = {"id": self.id, "type": "reasoning", "summary": parts if self.is_summary else []}
         if not self.is_summary:
             item["content"] = parts
-        if self.is_sealed:
+        if self.sealed_for:
             item["encrypted_content"] = self.sealed
         return item | {"status": self.status}
 
@@ -86,8 +86,8 @@ class ReasoningItem(Item):
     def _finish(self) -> list[Event]:
         if not self.text:
             return []
-        if self.is_sealed:
-            self.sealed = seal_reasoning("".join(self.text))
+        if self.sealed_for:
+            self.sealed = seal_reasoning("".join(self.text), project_id=self.sealed_for)
         kind, part = (
             ("reasoning_summary", "reasoning_summary_part") if self.is_summary else ("reasoning", "content_part")
         )

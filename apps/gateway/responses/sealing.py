@@ -2,7 +2,8 @@
 
 Some clients send back nothing else of it. The text itself is in there: nothing needs to be looked up, and a client may
 keep it for as long as it likes. It is sealed because redaction cannot look inside: what the pool keeps of a call must
-not hold in one field what was taken out of the others. With another CLAW_SECRET_KEY it cannot be read.
+not hold in one field what was taken out of the others. Each project has a key of its own: what one was told, no other
+can have read here. With another CLAW_SECRET_KEY it cannot be read.
 """
 
 import base64
@@ -16,20 +17,21 @@ from django.conf import settings
 _PURPOSE = b"claw-platform: reasoning that clients keep"
 
 
-def seal_reasoning(text: str) -> str:
+def seal_reasoning(text: str, *, project_id: str) -> str:
     """Return the text as an opaque string, another one each time."""
-    return _fernet(settings.SECRET_KEY).encrypt(text.encode()).decode()
+    return _fernet(settings.SECRET_KEY, project_id).encrypt(text.encode()).decode()
 
 
-def unseal_reasoning(sealed: str) -> str | None:
-    """Return the text, None when it was not sealed here."""
+def unseal_reasoning(sealed: str, *, project_id: str) -> str | None:
+    """Return the text, None when it was not sealed here for the project."""
     try:
-        return _fernet(settings.SECRET_KEY).decrypt(sealed).decode()
+        return _fernet(settings.SECRET_KEY, project_id).decrypt(sealed).decode()
     except (InvalidToken, ValueError):
         return None
 
 
-@lru_cache(maxsize=2)
-def _fernet(secret_key: str) -> Fernet:
-    key = HKDF(algorithm=SHA256(), length=32, salt=None, info=_PURPOSE).derive(secret_key.encode())
+@lru_cache(maxsize=1024)
+def _fernet(secret_key: str, project_id: str) -> Fernet:
+    info = b"%b, of %b" % (_PURPOSE, project_id.encode())
+    key = HKDF(algorithm=SHA256(), length=32, salt=None, info=info).derive(secret_key.encode())
     return Fernet(base64.urlsafe_b64encode(key))

@@ -94,10 +94,10 @@ def check_request(raw: bytes) -> Json:
     return body
 
 
-def make_request(body: Json, *, items: Any, earlier: list[Json]) -> ResponsesRequest:
+def make_request(body: Json, *, items: Any, earlier: list[Json], project_id: str) -> ResponsesRequest:
     """Return the request. `items`: the input, its references resolved; `earlier`: the messages that it goes on from."""
     tools = read_tools(body.get("tools") or [], body.get("tool_choice"))
-    history = History(earlier)
+    history = History(earlier, project_id=project_id)
     if isinstance(items, str):
         items = [{"role": "user", "content": items}]
     for place, item in enumerate(items):
@@ -114,7 +114,7 @@ def make_request(body: Json, *, items: Any, earlier: list[Json]) -> ResponsesReq
         wishes=Wishes(logprobs=LOGPROBS in include),
         chat_form=form,
         dropped=tools.dropped | history.dropped | _find_unmet(body),
-        manner=Manner(tools=tools, is_summary=summary is not None, is_sealed=SEALED in include),
+        manner=Manner(tools=tools, is_summary=summary is not None, sealed_for=project_id if SEALED in include else ""),
         echo=_make_echo(body, tools),
     )
 

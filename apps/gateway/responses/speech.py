@@ -25,7 +25,7 @@ class Manner:
 
     tools: ToolBook
     is_summary: bool  # thoughts as summary
-    is_sealed: bool  # thoughts that come back
+    sealed_for: str  # the project whose clients bring thoughts back, "" where none are wanted
 
 
 class LateDeltaError(LookupError):
@@ -69,7 +69,7 @@ class Speech:
         events, item = [], self._last
         if not isinstance(item, ReasoningItem):
             place, manner = len(self.items), self.manner
-            item = ReasoningItem(self.response_id, place, manner.is_summary, manner.is_sealed)
+            item = ReasoningItem(self.response_id, place, manner.is_summary, manner.sealed_for)
             events = self._push(item)
         return events + item.feed(text)
 

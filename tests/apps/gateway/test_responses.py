@@ -5,6 +5,7 @@ import json
 import httpx
 import pytest
 
+from apps.accounts.models import ApiKey, Project
 from apps.trajectories.models import Exchange, ExchangeStatus
 from tests.apps.gateway.conftest import only_exchange, wait_until
 from tests.apps.gateway.responses import (
@@ -22,6 +23,8 @@ from tests.apps.gateway.responses import (
     text_of,
 )
 from tests.apps.gateway.test_chat import assert_exact
+from tests.conftest import OTHER_SECRET
+from tests.factories.registry import AliasFactory, VersionFactory
 from tests.fakes.engine import FakeEngine
 
 both = pytest.mark.parametrize("is_streamed", [False, True])
@@ -157,6 +160,22 @@ def test_a_summary_is_given_and_sealed_thoughts_come_back(
         {"role": "assistant", "content": "Hello 🦦 you", "reasoning_content": "Who is it?"},
         {"role": "user", "content": "and?"},
     ]
+
+
+def test_no_other_team_can_have_sealed_thoughts_read(
+    http: httpx.Client, engine: FakeEngine, other_key: ApiKey, other_project: Project
+) -> None:
+    AliasFactory.create(version=VersionFactory.create(policy__project=other_project, policy__slug="theirs"))
+    engine.script.reasoning = "Who is it?"
+    thought, message = ask(http, include=["reasoning.encrypted_content"])["output"]
+
+    stolen = {"type": "reasoning", "summary": [], "encrypted_content": thought["encrypted_content"]}
+    body = {"model": "theirs", "input": [stolen, message, {"role": "user", "content": "and?"}]}
+    response = http.post(PATH, json=body, headers={"Authorization": f"Bearer {OTHER_SECRET}"})
+
+    assert response.status_code == 200, response.text
+    assert response.headers["x-claw-dropped"] == "input[0].encrypted_content"
+    assert "Who is it?" not in json.dumps(engine.calls[-1].body)
 
 
 def test_the_events_of_a_summary_come_in_order(http: httpx.Client, engine: FakeEngine) -> None:

@@ -16,12 +16,13 @@ from apps.gateway.responses.tools import read_tools
 from tests.apps.gateway.responses import AGENTS, LOOK, PATCH, Json
 
 ANSWER = "resp_01k9x3v5e7abcdefghjkmnpqrs"
+PROJECT = "proj_of_mine"
 OTHER = "resp_01k9x3v5e7abcdefghjkmnpqrt"
 
 
 def read(*items: Any, instructions: str | None = None, earlier: list[Json] | None = None) -> list[Json]:
     """Return the items as chat messages."""
-    history = History(earlier or [])
+    history = History(earlier or [], project_id=PROJECT)
     for place, item in enumerate(items):
         history.add(item, where=f"input[{place}]")
     return history.finish(instructions)
@@ -137,7 +138,7 @@ def test_an_outputs_parts_are_kept() -> None:
 
 
 def test_thoughts_come_from_where_they_are_whole() -> None:
-    sealed = {"encrypted_content": seal_reasoning("all of it")}
+    sealed = {"encrypted_content": seal_reasoning("all of it", project_id=PROJECT)}
     item = {"type": "reasoning", "summary": [{"type": "summary_text", "text": "short"}]}
     full = {"content": [{"type": "reasoning_text", "text": "full"}]}
     for fields, expected in (({}, "short"), (full, "full"), (full | sealed, "all of it")):
@@ -145,7 +146,7 @@ def test_thoughts_come_from_where_they_are_whole() -> None:
 
 
 def test_thoughts_that_others_sealed_are_left_out_and_told() -> None:
-    history = History([])
+    history = History([], project_id=PROJECT)
     history.add({"type": "reasoning", "summary": [], "encrypted_content": "ZW5jcnlwdGVk"}, where="input[0]")
     history.add(said("a"), where="input[1]")
     assert history.finish(None) == [{"role": "assistant", "content": "a"}]
@@ -153,17 +154,18 @@ def test_thoughts_that_others_sealed_are_left_out_and_told() -> None:
 
 
 def test_sealed_thoughts_survive_and_nothing_else_is_taken_for_one(settings: Settings) -> None:
-    sealed = seal_reasoning("Größe 🦦\n")
-    assert unseal_reasoning(sealed) == "Größe 🦦\n"
+    sealed = seal_reasoning("Größe 🦦\n", project_id=PROJECT)
+    assert unseal_reasoning(sealed, project_id=PROJECT) == "Größe 🦦\n"
+    assert unseal_reasoning(sealed, project_id="proj_other") is None
     assert "Größe".encode() not in base64.urlsafe_b64decode(sealed)
     for text in ("", "ZW5jcnlwdGVk", "not base 64!", "ö", sealed[:-6] + "AAAA=="):
-        assert unseal_reasoning(text) is None
+        assert unseal_reasoning(text, project_id=PROJECT) is None
     settings.SECRET_KEY = "another key than before"
-    assert unseal_reasoning(sealed) is None
+    assert unseal_reasoning(sealed, project_id=PROJECT) is None
 
 
 def test_what_other_servers_did_is_left_out() -> None:
-    history = History([])
+    history = History([], project_id=PROJECT)
     history.add({"type": "web_search_call", "id": "ws_1", "status": "completed"}, where="input[0]")
     assert history.finish(None) == []
     assert list(history.dropped) == ["input[0]:web_search_call"]

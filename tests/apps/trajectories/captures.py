@@ -161,7 +161,7 @@ def _render_chat(dialect: str, request: bytes) -> dict[str, Any]:
         form = read_messages_request(request).chat_form
     else:
         body = check_request(request)
-        form = make_request(body, items=body["input"], earlier=[]).chat_form
+        form = make_request(body, items=body["input"], earlier=[], project_id="").chat_form
     assert form is not None
     return form
 
