@@ -44,10 +44,11 @@ _encode = json.JSONEncoder(separators=(",", ":")).encode
 
 def hash_text(*parts: str) -> str:
     """Return 32 hex digits over the parts; any text is taken, lone surrogates included."""
-    data = b""
+    data = bytearray()
     for part in parts:
         encoded = part.encode("utf-8", "surrogatepass")
-        data += len(encoded).to_bytes(8, "little") + encoded
+        data += len(encoded).to_bytes(8, "little")
+        data += encoded
     return hashlib.blake2b(data, digest_size=16).hexdigest()
 
 

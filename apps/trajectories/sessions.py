@@ -38,7 +38,7 @@ class Story:
     answers: dict[int, Message]
     """The assistant items by their place in `digests`."""
 
-    @property
+    @cached_property
     def last_answer_at(self) -> int:
         """The place of the last assistant item, -1 when there is none."""
         return max(self.answers, default=-1)

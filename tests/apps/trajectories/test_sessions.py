@@ -1,5 +1,6 @@
 """The session rule by itself, over a pool in memory."""
 
+import time
 from typing import Any
 
 from apps.trajectories.messages import Message
@@ -172,3 +173,15 @@ def test_overlap_is_counted_from_both_ends_without_system_text() -> None:
     earlier = read_story([system("2"), user("a"), user("B"), said("x"), user("c")])
     overlap = measure_overlap(story, earlier)
     assert (overlap.prefix, overlap.suffix, overlap.is_same_system) == (1, 2, False)
+
+
+def test_a_very_long_conversation_takes_its_length_and_no_more() -> None:
+    n_turns = 40_000
+    history = [said(str(n)) if n % 2 else user(str(n)) for n in range(2 * n_turns)]
+    pool = Pool()
+    start = time.process_time()
+    step = pool.add(history[:-1], history[-1])
+    assert pool.parent_of([*history, user("more")]) == step
+    another = [user("other"), *history[1:-1], said("another end"), user("more")]
+    assert pool.parent_of(another) is None  # every beginning was looked for
+    assert time.process_time() - start < 15  # it takes 2; what grows by the square takes minutes
