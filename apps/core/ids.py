@@ -8,6 +8,8 @@ import uuid_utils
 ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
 LENGTH = 26
 ID_MAX_LENGTH = 32
+_PAIRS = [one + two for one in ALPHABET for two in ALPHABET]
+_SHIFTS = range(5 * (LENGTH - 2), -1, -10)
 _PATTERN = re.compile(rf"[a-z]{{2,5}}_[{ALPHABET}]{{{LENGTH}}}")
 
 
@@ -30,8 +32,7 @@ def read_time(value: str) -> datetime:
 
 
 def _spell(prefix: str, number: int) -> str:
-    digits = [ALPHABET[(number >> shift) & 31] for shift in range(5 * (LENGTH - 1), -1, -5)]
-    return f"{prefix}_{''.join(digits)}"
+    return f"{prefix}_{''.join([_PAIRS[(number >> shift) & 1023] for shift in _SHIFTS])}"
 
 
 def is_any_id(value: str) -> bool:

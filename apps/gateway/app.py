@@ -5,13 +5,14 @@ Also answers the server's lifespan messages, which Channels' router does not kno
 
 import asyncio
 import gc
+from collections.abc import Awaitable
 
 from django.conf import settings
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
-from starlette.middleware.errors import ServerErrorMiddleware
+from starlette.requests import Request
 from starlette.routing import BaseRoute, Route
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from apps.core.ids import new_id
 from apps.gateway.chat.http import make_chat_endpoint
@@ -28,6 +29,8 @@ from apps.gateway.model_list.http import ModelList
 from apps.gateway.paths import find_gateway_scope
 from apps.gateway.refusals import CRASH_IS_TOLD, handle_api_error, handle_crash, handle_http_error
 from apps.gateway.responses.http import StoredResponses, make_responses_endpoint
+
+COLLECT_AFTER = (20_000, 20, 20)  # objects; times the generation before
 
 
 class GatewayDoor:
@@ -70,8 +73,10 @@ class GatewayDoor:
             message = await receive()
             if message["type"] == "lifespan.startup":
                 await self.start()
-                # What is loaded by now stays: the collector, which calls in flight set off, need not walk it each time.
+                # What is loaded by now stays, and what calls bring is parsed JSON, of which there is much and none in
+                # circles: the collector, which they set off, need not walk through either each time.
                 gc.freeze()
+                gc.set_threshold(*COLLECT_AFTER)
                 await send({"type": "lifespan.startup.complete"})
             elif message["type"] == "lifespan.shutdown":
                 await self.stop()
@@ -90,19 +95,37 @@ class Gateway:
     """
 
     def __init__(self, desk: Desk) -> None:
-        calls = make_endpoints(desk)
-        self._calls = {path: ServerErrorMiddleware(call, handler=handle_crash) for path, call in calls.items()}
-        self._table = make_table(desk, calls)
+        self._calls = make_endpoints(desk)
+        self._table = make_table(desk, self._calls)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        app: ASGIApp | None = self._calls.get(scope["path"]) if scope["method"] == "POST" else None
-        if app is None:  # no call that is kept, but its answer has a name too
-            app, scope = self._table, {**scope, "claw.exchange_id": new_id("req")}
+        call = self._calls.get(scope["path"]) if scope["method"] == "POST" else None
+        if call is not None:
+            return await _answer(call, scope, receive, send)
+        scope = {**scope, "claw.exchange_id": new_id("req")}  # no call that is kept, but its answer has a name too
         try:
-            await app(scope, receive, send)
+            await self._table(scope, receive, send)
         except Exception:
             if not scope.get(CRASH_IS_TOLD):
-                raise  # in the midst of an answer: the server ends the connection, so that nobody takes it for whole
+                raise
+
+
+async def _answer(call: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
+    """Have a call answered, by an error should it crash before its answer begins."""
+    has_begun = False
+
+    def pass_on(message: Message) -> Awaitable[None]:
+        nonlocal has_begun
+        has_begun = True
+        return send(message)
+
+    try:
+        await call(scope, receive, pass_on)
+    except Exception as error:  # the edge
+        response = await handle_crash(Request(scope), error)
+        if has_begun:
+            raise  # the server ends the connection, so that nobody takes what came for a whole answer
+        await response(scope, receive, send)
 
 
 def make_endpoints(desk: Desk) -> dict[str, ASGIApp]:

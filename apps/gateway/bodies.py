@@ -54,7 +54,8 @@ async def read_body(headers: Mapping[str, str], receive: Receive, *, limit: int 
                 if n_bytes > limit:
                     raise _too_large(limit)
                 parts.append(part)
-                clock.reschedule(min(now() + IDLE_S, end_at))
+                if has_more:
+                    clock.reschedule(min(now() + IDLE_S, end_at))
     except TimeoutError:
         raise _too_slow() from None
     return parts[0] if len(parts) == 1 else b"".join(parts)

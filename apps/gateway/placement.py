@@ -14,7 +14,7 @@ import orjson
 LOAD_FACTOR = 1.25  # times the mean of calls in flight …
 LOAD_SLACK = 4  # … and a few: with little to do nobody is moved
 N_SHARES = 100  # shares are per cent
-LONG_TEXT = 4096  # of a longer one its ends and its length tell enough
+LONG_TEXT = 1024  # of a longer one its ends and its length tell enough
 _OPENING_ROLES = (("system", "developer"), ("user",))
 
 
@@ -68,11 +68,13 @@ def find_affinity(session_key: str, messages: Sequence[Any]) -> str:
 
 
 def _first_content(messages: Sequence[Any], roles: tuple[str, ...]) -> Any:
-    said = (message for message in messages if isinstance(message, dict) and message.get("role") in roles)
-    content = next((message.get("content") for message in said), None)
-    if not isinstance(content, str) or len(content) <= LONG_TEXT:
-        return content
-    return [len(content), content[: LONG_TEXT // 2], content[-LONG_TEXT // 2 :]]
+    for message in messages:
+        if isinstance(message, dict) and message.get("role") in roles:
+            content = message.get("content")
+            if not isinstance(content, str) or len(content) <= LONG_TEXT:
+                return content
+            return [len(content), content[: LONG_TEXT // 2], content[-LONG_TEXT // 2 :]]
+    return None
 
 
 def hash_point(*parts: str) -> int:

@@ -7,7 +7,7 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime, timedelta
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 from struct import Struct
 from types import MappingProxyType
 from typing import Any
@@ -27,6 +27,7 @@ _COLUMNS = tuple(field.name for field in fields(ExchangeRecord))
 _read_values = attrgetter(*_COLUMNS)
 _read_shared = attrgetter(*SHARED)
 _SHARED = tuple(map(_COLUMNS.index, SHARED))
+_read_places = itemgetter(*_SHARED)
 _PACKED = tuple(map(_COLUMNS.index, ("request", "response", "chat_request", "chat_response")))
 _PACKED_OF_CUT = tuple(sorted({*_SHARED, *_PACKED}))
 _BOOL, _BYTEA, _TEXT, _BYTEA_ARRAY, _TIME = 16, 17, 25, 1001, 1184
@@ -83,10 +84,11 @@ class _Server:
 
 @dataclass(slots=True)
 class _Row:
-    """A record's columns in Postgres' form, and what it is cut by."""
+    """A record's columns in Postgres' form, and what it is cut by, or the stem that was made of it."""
 
     values: list[bytes | None]
-    cut: Cut | None
+    cut: Cut | None = None
+    stem: Stem | None = None
 
 
 async def insert_exchanges(
@@ -116,11 +118,12 @@ async def insert_exchanges(
 def _make_row(record: ExchangeRecord, stems: Stems, conversation: str) -> _Row:
     values = [dump(value) for dump, value in zip(_DUMPS, _read_values(record), strict=True)]
     name = f"{record.key_id} {conversation}"
-    cut = stems.cut(_read_shared(record), exchange_id=record.id, conversation=name) if conversation else None
-    if cut is not None:
-        for place, rest in zip(_SHARED, cut.rests, strict=True):
-            values[place] = rest
-    return _Row(values, cut)
+    found = stems.cut(_read_shared(record), exchange_id=record.id, conversation=name) if conversation else None
+    if not isinstance(found, Cut):
+        return _Row(values, stem=found)
+    for place, rest in zip(_SHARED, found.rests, strict=True):
+        values[place] = rest
+    return _Row(values, cut=found)
 
 
 async def _pack_rows(rows: Sequence[_Row]) -> None:
@@ -134,6 +137,8 @@ async def _pack_rows(rows: Sequence[_Row]) -> None:
             for place, head in zip(_SHARED, row.cut.heads, strict=True):
                 if (rest := row.values[place]) is not None:
                     row.values[place] = head + rest
+        elif row.stem is not None:
+            row.stem.packed = _read_places(row.values)
 
 
 async def _write_stems(pgconn: PGconn, server: _Server, stems: Sequence[Stem]) -> None:
@@ -141,15 +146,19 @@ async def _write_stems(pgconn: PGconn, server: _Server, stems: Sequence[Stem]) -
     new = list({stem.id: stem for stem in stems if not stem.is_written}.values())
     if not new:
         return
-    packed = iter(await pack_all([text for stem in new for text in stem.texts if text is not None]))
-    values = [
-        value
-        for stem in new
-        for value in (stem.id.encode(), *(None if text is None else next(packed) for text in stem.texts))
-    ]
+    values = [value for stem in new for value in (stem.id.encode(), *await _pack_stem(stem))]
     await _execute(pgconn, server, _STEMS, values, n_rows=len(new))
     for stem in new:
-        stem.is_written = True
+        stem.is_written, stem.packed = True, None
+
+
+async def _pack_stem(stem: Stem) -> list[bytes | None]:
+    """Return its texts as they are stored. What its call had packed needs not be packed again."""
+    found = list(stem.packed or stem.texts)
+    places = [place for place, text in enumerate(stem.texts) if text is not None and found[place] is text]
+    for place, packed in zip(places, await pack_all([stem.texts[place] or b"" for place in places]), strict=True):
+        found[place] = packed
+    return found
 
 
 @dataclass(frozen=True, slots=True)

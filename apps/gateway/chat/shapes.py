@@ -4,6 +4,7 @@ Four kinds of fields: those that we read (checked here), those that go to the en
 nothing (dropped), those that would change the meaning and are not supported (refused by name). There are no others.
 """
 
+from types import NoneType
 from typing import Any
 
 from apps.gateway.bodies import read_json
@@ -49,6 +50,7 @@ _CHECKS: tuple[Check, ...] = (
     ("tools", is_kind(list), "a list"),
     *COMMON,
 )
+_CONTENT = (str, list, NoneType)
 _CHOICES = ("auto", "none", "required")
 
 
@@ -92,9 +94,10 @@ def _check_messages(messages: Any) -> None:
         role = message.get("role")
         if not isinstance(role, str) or role not in ROLES:
             raise wrong(f"messages[{index}].role", f"must be one of {', '.join(sorted(ROLES))}")
-        if not isinstance(message.get("content"), str | list | None):
+        if not isinstance(message.get("content"), _CONTENT):
             raise wrong(f"messages[{index}].content", "must be a string, a list of parts or null")
-        _check_calls(message.get("tool_calls") or [], where=f"messages[{index}].tool_calls")
+        if calls := message.get("tool_calls"):
+            _check_calls(calls, where=f"messages[{index}].tool_calls")
 
 
 def _check_calls(calls: Any, *, where: str) -> None:

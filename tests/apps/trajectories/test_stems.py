@@ -28,7 +28,7 @@ from apps.trajectories.models import Exchange, Stem, Trajectory
 from apps.trajectories.months import next_month
 from apps.trajectories.recorder import fold_pending
 from apps.trajectories.retention import drop_calls
-from apps.trajectories.stems import SHARED, Stems, join, make_stem
+from apps.trajectories.stems import SHARED, Cut, Stems, join, make_stem
 from apps.trajectories.trie import load_steps
 from tests.apps.gateway.test_spool import make_record
 from tests.factories.accounts import ApiKeyFactory
@@ -148,12 +148,16 @@ def test_another_connection_takes_no_stem_for_granted(transactional_db: None) ->
 
 def test_a_stem_serves_calls_of_its_own_month_and_for_an_hour(monkeypatch: pytest.MonkeyPatch) -> None:
     stems, texts, later = Stems(), (os.urandom(9000),), first_id("exch", next_month(timezone.now()))
-    assert stems.cut(texts, exchange_id=new_id("exch"), conversation="c") is None
-    assert stems.cut(texts, exchange_id=new_id("exch"), conversation="c") is not None
-    assert stems.cut(texts, exchange_id=later, conversation="c") is None  # a stem of the old month is not for it
+    first = stems.cut(texts, exchange_id=new_id("exch"), conversation="c")
+    assert isinstance(first, stems_module.Stem)
+    cut = stems.cut(texts, exchange_id=new_id("exch"), conversation="c")
+    assert isinstance(cut, Cut)
+    assert cut.stem is first
+    # A stem of the old month is not for it.
+    assert isinstance(stems.cut(texts, exchange_id=later, conversation="c"), stems_module.Stem)
     now = time.monotonic()
     monkeypatch.setattr(time, "monotonic", lambda: now + 3700)
-    assert stems.cut(texts, exchange_id=new_id("exch"), conversation="c") is None
+    assert isinstance(stems.cut(texts, exchange_id=new_id("exch"), conversation="c"), stems_module.Stem)
 
 
 def test_an_answer_whose_request_was_cut_is_found_as_it_was(transactional_db: None) -> None:
