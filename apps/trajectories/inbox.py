@@ -23,6 +23,8 @@ from apps.trajectories.calls import GENERATE
 from apps.trajectories.models import Exchange, SideCall, Step, Trajectory
 from apps.trajectories.recorder import fold_agent
 from apps.trajectories.services import find_trajectory
+from apps.trajectories.side_calls import recognise_words
+from apps.trajectories.trie import load_context
 from apps.trajectories.unassigned import UnassignedCall
 
 
@@ -173,13 +175,19 @@ def _put_back(call: Exchange, caller: Caller, *, action: str, trajectory_id: str
     publish_news(call.project_id, kind="inbox", object_id=call.pk)
 
 
+def _name_side_call(step: Step) -> SideCall:
+    """Return the kind that its words tell, so that what was moved in is again what it was when it is moved out."""
+    *messages, _answer = load_context(step.pk).messages
+    return recognise_words(messages) or SideCall.OTHER
+
+
 @transaction.atomic
 def set_side_call(*, caller: Caller, trajectory: Trajectory, step: Step, is_side: bool) -> Step:
     """Take a step out of the conversation as a side call, or into it. Saying the same twice is fine."""
     require_role(caller, trajectory.project, Role.REVIEWER)
     rows = Step.objects.filter(pk=step.pk)
     if is_side:
-        changed = rows.filter(side_call=SideCall.NONE).update(side_call=SideCall.OTHER)
+        changed = rows.filter(side_call=SideCall.NONE).update(side_call=_name_side_call(step))
     else:
         changed = rows.exclude(side_call=SideCall.NONE).update(side_call=SideCall.NONE)
     if changed:

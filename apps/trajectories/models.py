@@ -170,6 +170,12 @@ class Trajectory(models.Model):
             models.Index(fields=["project", "-started_at"], name="trajectory_by_start"),
             models.Index(fields=["project", "reward"], name="trajectory_by_reward"),
             models.Index(fields=["project", "n_steps"], name="trajectory_by_steps"),
+            models.Index(fields=["project", "group", "-id"], condition=~models.Q(group=""), name="trajectory_by_group"),
+            models.Index(
+                fields=["project", "session_key", "-id"],
+                condition=~models.Q(session_key=""),
+                name="trajectory_by_session",
+            ),
             models.Index(fields=["project", "-id"], condition=models.Q(has_error=True), name="trajectory_with_error"),
             models.Index(fields=["project", "-id"], condition=models.Q(is_excluded=True), name="trajectory_excluded"),
             models.Index(fields=["deleted_at"], condition=~models.Q(deleted_at=None), name="trajectory_deleted"),

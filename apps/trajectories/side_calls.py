@@ -43,6 +43,11 @@ def recognise_side_call(messages: Sequence[Message], marks: Marks) -> SideCall:
     """Return which side call this is, NONE for the main chain or one of a kind that no client is known for."""
     if marks.kind in _KINDS:
         return _KINDS[marks.kind]
+    return recognise_words(messages) or (SideCall.SUBAGENT if marks.is_subagent else SideCall.NONE)
+
+
+def recognise_words(messages: Sequence[Message]) -> SideCall:
+    """Return which side call this is by what stands in it alone."""
     last = chat.last_user_text(messages)
     told, is_openclaw = _read_system(chat.system_text(messages))
     known = told or next((kind for text, kind in _USER_TEXTS if text in last), None)
@@ -50,7 +55,7 @@ def recognise_side_call(messages: Sequence[Message], marks: Marks) -> SideCall:
         return known
     if is_openclaw and chat.unwrap_text(last).startswith(_ANNOUNCE):
         return SideCall.ANNOUNCE
-    return SideCall.SUBAGENT if marks.is_subagent or _is_told_to_be_subagent(messages) else SideCall.NONE
+    return SideCall.SUBAGENT if _is_told_to_be_subagent(messages) else SideCall.NONE
 
 
 @lru_cache(maxsize=100)  # an agent's calls have few system texts, and they are long

@@ -39,8 +39,8 @@ Outcomes = dict[str, Outcome]
 @dataclass(frozen=True, kw_only=True)
 class Action:
     """`check` returns the settings in order or raises InvalidInput; `apply` says what became of each row, which are
-    locked; `undo` takes rows back by id to how they were, where nobody has changed them since; None: the action changes
-    nothing that could be taken back.
+    locked, or raises a ServiceError that holds for all of them; `undo` takes rows back by id to how they were, where
+    nobody has changed them since; None: the action changes nothing that could be taken back.
     """
 
     name: str
@@ -189,19 +189,16 @@ def _reopen(_job: BulkJob, before: Mapping[str, Any]) -> None:
             rows.update(state=TrajectoryState.OPEN, completed_at=None)
 
 
-def _delete(_job: BulkJob, rows: Sequence[Trajectory]) -> Outcomes:
+def _delete(job: BulkJob, rows: Sequence[Trajectory]) -> Outcomes:
     """Hide them. Open ones are completed, so that later calls of the session begin anew and are seen."""
-    now = timezone.now()
-    ids = [row.pk for row in rows]
-    Trajectory.objects.filter(pk__in=ids, state=TrajectoryState.OPEN).update(
-        state=TrajectoryState.COMPLETE, completed_at=now
-    )
-    Trajectory.objects.filter(pk__in=ids).update(deleted_at=now)
-    return {pk: Outcome(before=False) for pk in ids}
+    completed = _complete(job, rows)
+    Trajectory.objects.filter(pk__in=completed).update(deleted_at=timezone.now())
+    return {pk: Outcome(before=outcome.before or False) for pk, outcome in completed.items()}
 
 
-def _undo_delete(_job: BulkJob, before: Mapping[str, Any]) -> None:
+def _undo_delete(job: BulkJob, before: Mapping[str, Any]) -> None:
     Trajectory.objects.filter(pk__in=before).update(deleted_at=None)
+    _reopen(job, {pk: moment for pk, moment in before.items() if moment})
 
 
 def _add_to_dataset(job: BulkJob, rows: Sequence[Trajectory]) -> Outcomes:
@@ -213,9 +210,10 @@ def _add_to_dataset(job: BulkJob, rows: Sequence[Trajectory]) -> Outcomes:
 
 
 def _undo_dataset(job: BulkJob, before: Mapping[str, Any]) -> None:
-    dataset = _find_dataset(job.project_id, job.settings["dataset"])
-    delete_members(dataset, list(before))
-    publish_news(job.project_id, kind="dataset", object_id=dataset.pk)
+    with suppress(NotFound):  # deleted meanwhile: it holds nothing any more
+        dataset = _find_dataset(job.project_id, job.settings["dataset"])
+        delete_members(dataset, list(before))
+        publish_news(job.project_id, kind="dataset", object_id=dataset.pk)
 
 
 TAG = Action(name="tag", words="tag", done="tagged", role=Role.REVIEWER, check=_check_tag, apply=_tag, undo=_undo_tag)

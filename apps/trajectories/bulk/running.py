@@ -3,7 +3,7 @@
 Two workers at one job take turns: a piece holds the job's row. Knows actions by their table alone.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from time import monotonic
 
@@ -13,6 +13,7 @@ from django.db.models import F
 from django.utils import timezone
 
 from apps.core.contracts.tasks import RUN_BULK_JOB
+from apps.core.errors import ServiceError
 from apps.core.jobs import queue_task
 from apps.core.live import publish_many, publish_news
 from apps.trajectories.blindness import find_hidden
@@ -63,7 +64,7 @@ def _apply_piece(job: BulkJob, action: Action) -> bool:
     rows = Trajectory.objects.of_project(job.project).filter(pk__in=ids).order_by("pk")
     locked = list(rows.select_for_update(of=("self",)))
     outcomes: Outcomes = {pk: Outcome(error=GONE) for pk in ids}
-    outcomes |= action.apply(job, locked)
+    outcomes |= _apply(action, job, locked)
     BulkChange.objects.bulk_create(
         BulkChange(job=job, trajectory_id=pk, before=outcome.before, error=outcome.error)
         for pk, outcome in outcomes.items()
@@ -80,6 +81,14 @@ def _apply_piece(job: BulkJob, action: Action) -> bool:
     job.save()
     publish_many({row.pk: job.project_id for row in locked}, kind="trajectory")
     return job.state == JobState.RUNNING
+
+
+def _apply(action: Action, job: BulkJob, rows: Sequence[Trajectory]) -> Outcomes:
+    try:
+        with transaction.atomic():
+            return action.apply(job, rows)
+    except ServiceError as error:  # what the job was to work with is gone
+        return {row.pk: Outcome(error=error.message) for row in rows}
 
 
 def _next_ids(job: BulkJob) -> list[str]:

@@ -17,6 +17,7 @@ from apps.trajectories.datasets.jobs import (
     SLICE_S,
     Beat,
     advance_job,
+    check_tries,
     claim_job,
     end_job,
     failing_in_words,
@@ -40,6 +41,7 @@ def run_export(export_id: str, *, part: int = PART, slice_s: float = SLICE_S) ->
         return
     export = Export.objects.select_related("project", "snapshot", "author").get(pk=export_id)
     with failing_in_words(export, again="start the export again"):
+        check_tries(export)
         _work(export, part=part, ends=monotonic() + slice_s)
     if export.state in {JobState.FAILED, JobState.CANCELLED}:
         remove_folder(export_id, kind=KIND)

@@ -51,6 +51,9 @@ def start_export(
     require_role(caller, project, Role.TRAINER)
     if sum(source is not None for source in (snapshot, dataset, query)) != 1:
         raise InvalidInput("say what to export: one of snapshot, dataset and query", field="snapshot")
+    home = snapshot.dataset if snapshot else dataset
+    if home is not None and home.project_id != project.pk:
+        raise NotFound(f"this project has no {'snapshot' if snapshot else 'dataset'} {(snapshot or home).pk!r}")
     export = Export(
         project=project,
         snapshot=snapshot,

@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 
 from apps.core.errors import InvalidInput, TooLarge
 from apps.trajectories.datasets.incoming import BadLine
+from apps.trajectories.datasets.json_lists import BrokenList, begins_list, split_list
 from apps.trajectories.datasets.readers import READERS, Line, choose_format
 from apps.trajectories.datasets.row_files import JSON_COLUMNS
 from apps.trajectories.datasets.storage import check_room
@@ -33,6 +34,7 @@ _PACKED_MAGICS = (
     b"\x28\xb5\x2f\xfd",
 )  # gzip, zip, bzip2, xz, zstd
 _WIDE_MARKS = (b"\xff\xfe", b"\xfe\xff")  # of UTF-16 and UTF-32
+_BEGINNING = 1024  # bytes of a file that tell what it is
 _BATCH_ROWS = 16  # prompts may be long
 _UNREADABLE = b"\x00"  # before the words that stand for a row which is no JSON; no line of JSON begins so
 
@@ -63,28 +65,49 @@ def _check_beginning(chunk: bytes) -> None:
 
 
 def make_lines(upload: Path, lines: Path, *, tick: Callable[[], None]) -> Path:
-    """Return the upload as lines of JSON: itself, or what its Parquet rows say. `tick` is called now and then.
+    """Return the upload as lines of JSON: itself, or the rows of a Parquet file or the items of a list. `tick` is
+    called now and then.
 
     Raises InvalidInput for what is no whole Parquet file.
     """
     with upload.open("rb") as file:
-        if file.read(len(_PARQUET_MAGIC)) != _PARQUET_MAGIC:
-            return upload
+        beginning = file.read(_BEGINNING)
+    if beginning.startswith(_PARQUET_MAGIC):
+        spelled = _spell_parquet(upload)
+    elif begins_list(beginning):
+        spelled = _spell_list(upload)
+    else:
+        return upload
     if lines.exists():
         return lines
     draft = lines.with_suffix(".draft")
-    try:
-        with draft.open("wb") as file:
-            for batch in pq.ParquetFile(upload).iter_batches(batch_size=_BATCH_ROWS):
-                tick()
+    with draft.open("wb") as file:
+        for number, line in enumerate(spelled):
+            if number % _BATCH_ROWS == 0:
                 _check_unpacked(file.tell())
-                file.writelines(_spell_row(batch.slice(place, 1)) for place in range(batch.num_rows))
+            tick()
+            file.write(line)
+    draft.replace(lines)
+    return lines
+
+
+def _spell_parquet(upload: Path) -> Iterator[bytes]:
+    try:
+        for batch in pq.ParquetFile(upload).iter_batches(batch_size=_BATCH_ROWS):
+            yield from (_spell_row(batch.slice(place, 1)) for place in range(batch.num_rows))
     except (pa.ArrowException, OSError) as error:
         if isinstance(error, OSError) and error.errno is not None:  # the disk's, not the file's
             raise
         raise InvalidInput(f"the file is no whole Parquet file: {error}", field="file") from error
-    draft.replace(lines)
-    return lines
+
+
+def _spell_list(upload: Path) -> Iterator[bytes]:
+    with upload.open("rb") as file:
+        try:
+            for item in split_list(file, max_item=MAX_LINE_BYTES):
+                yield item.encode() + b"\n"
+        except BrokenList as error:
+            yield _spell_fault(f"the list breaks off: {error}")
 
 
 def _check_unpacked(n_bytes: int) -> None:
@@ -101,8 +124,11 @@ def _spell_row(row: pa.RecordBatch) -> bytes:
         line = {name: _from_cell(name, value) for name, value in cells.items()}
         return json.dumps(line, separators=(",", ":"), default=_spell_cell).encode() + b"\n"
     except (ValueError, RecursionError) as error:
-        reason = f"this row cannot be read: {error}".replace("\n", " ")
-        return _UNREADABLE + reason.encode("utf-8", "replace") + b"\n"
+        return _spell_fault(f"this row cannot be read: {error}")
+
+
+def _spell_fault(reason: str) -> bytes:
+    return _UNREADABLE + reason.replace("\n", " ").encode("utf-8", "replace") + b"\n"
 
 
 def _from_cell(name: str, value: Any) -> Any:

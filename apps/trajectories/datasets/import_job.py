@@ -23,6 +23,7 @@ from apps.trajectories.datasets.jobs import (
     SLICE_S,
     Beat,
     advance_job,
+    check_tries,
     claim_job,
     end_job,
     failing_in_words,
@@ -65,6 +66,7 @@ def run_import(import_id: str, *, reward: Reward, slice_s: float = SLICE_S) -> N
         return
     source = Import.objects.select_related("project__team", "agent", "dataset").get(pk=import_id)
     with failing_in_words(source, again="import the rest again"):
+        check_tries(source)
         _Run(source, reward).work(ends=monotonic() + slice_s)
     if source.is_final:
         remove_folder(import_id, kind=KIND)

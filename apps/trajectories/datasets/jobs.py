@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from uuid import uuid4
 
 import structlog
-from django.db.models import Q, QuerySet
+from django.db.models import F, Q, QuerySet
 from django.utils import timezone
 
 from apps.core.errors import ServiceError
@@ -26,6 +26,7 @@ SILENT_S = 60.0
 BEAT_S = 5.0
 SLICE_S = 20.0  # of one worker's time; then others have their turn
 RESEND_S = 120.0
+MAX_TRIES = 5
 
 J = TypeVar("J", Export, Import)
 Transfer = Export | Import
@@ -35,12 +36,16 @@ class LostJob(Exception):
     """Another worker has the job, or somebody cancelled it: this one stops without a word."""
 
 
+class DeadlyJob(ServiceError):
+    """No worker came through with the job."""
+
+
 def claim_job(rows: QuerySet[J], job_id: str) -> bool:
     """Take a job that waits or whose worker fell silent; False when it is not to be had."""
     now = timezone.now()
     silent = Q(state=JobState.RUNNING, beat_at__lt=now - timedelta(seconds=SILENT_S))
     free = rows.filter(Q(state=JobState.QUEUED) | silent, pk=job_id)
-    taken = free.update(state=JobState.RUNNING, claim=uuid4().hex, beat_at=now)
+    taken = free.update(state=JobState.RUNNING, claim=uuid4().hex, beat_at=now, n_tries=F("n_tries") + 1)
     if taken:
         rows.filter(pk=job_id, started_at=None).update(started_at=now)
     return bool(taken)
@@ -58,7 +63,7 @@ def _row_of(job: Transfer) -> QuerySet[Any]:
 
 def advance_job(job: Transfer, **changes: object) -> None:
     """Store progress as the worker that has the claim. Raises LostJob when it has it no more."""
-    if not _own_row(job).update(beat_at=timezone.now(), **changes):
+    if not _own_row(job).update(beat_at=timezone.now(), n_tries=0, **changes):
         raise LostJob(job.pk)
     publish_news(job.project_id, kind=_kind_of(job), object_id=job.pk)
     job.refresh_from_db(fields=["beat_at", *changes])
@@ -73,6 +78,12 @@ def pause_job(job: Transfer, task: str) -> None:
 def end_job(job: Transfer, state: JobState, *, error: str = "", **changes: object) -> None:
     """Store how a job ended, as the worker that has the claim. Raises LostJob when it has it no more."""
     advance_job(job, state=state, error=error, ended_at=timezone.now(), **changes)
+
+
+def check_tries(job: Transfer) -> None:
+    """Raise DeadlyJob when workers died at it again and again: it would take the next one too."""
+    if job.n_tries > MAX_TRIES:
+        raise DeadlyJob(f"{MAX_TRIES} workers in a row came to nothing at it: is it too large for their memory?")
 
 
 @contextmanager

@@ -149,6 +149,7 @@ class Job(models.Model):
     sent_at = models.DateTimeField(default=timezone.now)  # to the queue
     claim = models.CharField(max_length=32, blank=True)
     beat_at = models.DateTimeField(null=True)  # the worker's last sign of life
+    n_tries = models.PositiveSmallIntegerField(default=0, db_default=0)  # claims since it last got on
     started_at = models.DateTimeField(null=True)
     ended_at = models.DateTimeField(null=True)
 

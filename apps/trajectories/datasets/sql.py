@@ -113,3 +113,22 @@ DROP_TRIGGERS = """
     DROP FUNCTION trajectories_keep_snapshot();
     DROP FUNCTION trajectories_keep_entries();
 """
+
+CREATE_EMPTYING_TRIGGERS = """
+    CREATE FUNCTION trajectories_refuse_emptying() RETURNS trigger AS $$
+    BEGIN
+        RAISE EXCEPTION 'a snapshot never changes'
+            USING ERRCODE = 'check_violation', CONSTRAINT = 'snapshot_is_immutable';
+    END
+    $$ LANGUAGE plpgsql;
+    CREATE TRIGGER snapshots_are_not_emptied BEFORE TRUNCATE ON trajectories_snapshot
+        FOR EACH STATEMENT EXECUTE FUNCTION trajectories_refuse_emptying();
+    CREATE TRIGGER entries_are_not_emptied BEFORE TRUNCATE ON trajectories_snapshotentry
+        FOR EACH STATEMENT EXECUTE FUNCTION trajectories_refuse_emptying();
+"""
+
+DROP_EMPTYING_TRIGGERS = """
+    DROP TRIGGER snapshots_are_not_emptied ON trajectories_snapshot;
+    DROP TRIGGER entries_are_not_emptied ON trajectories_snapshotentry;
+    DROP FUNCTION trajectories_refuse_emptying();
+"""

@@ -133,6 +133,16 @@ def test_a_step_is_moved_out_and_in(mates: APIClient, trajectory: Trajectory) ->
     assert mates.post(missing, {"side": True}).status_code == 404
 
 
+def test_a_side_call_that_was_moved_in_is_called_the_same_when_it_is_moved_out(
+    mates: APIClient, trajectory: Trajectory
+) -> None:
+    messages = [{"role": "system", "content": "You are a title generator."}, {"role": "user", "content": "hello"}]
+    step = StepFactory.create(trajectory=trajectory, side_call="title", messages=messages)
+    address = f"/api/v1/trajectories/{trajectory.pk}/steps/{step.pk}/side-call"
+    assert mates.post(address, {"side": False}).json()["side_call"] == ""
+    assert mates.post(address, {"side": True}).json()["side_call"] == "title"
+
+
 @pytest.mark.parametrize("body", [{}, {"trajectory": ""}, {"trajectory": "x" * 50}, {"trajectory": "t", "why": 1}])
 def test_it_refuses_a_bad_body(mates: APIClient, lonely: Exchange, body: dict[str, Any]) -> None:
     assert mates.post(f"{INBOX}/{lonely.pk}/assign", body).status_code == 400

@@ -5,6 +5,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from django.db.models import F
 from django.utils import timezone
 
 from apps.accounts.access import Caller
@@ -16,7 +17,7 @@ from apps.feedback.models import Label
 from apps.feedback.services import add_label
 from apps.trajectories.bulk import running, services
 from apps.trajectories.bulk.models import BulkChange, BulkJob, TrajectoryTag
-from apps.trajectories.datasets.services import create_dataset
+from apps.trajectories.datasets.services import create_dataset, delete_dataset
 from apps.trajectories.models import Exchange, Step, Trajectory
 from apps.trajectories.services import find_trajectory
 from tests.factories.accounts import ApiKeyFactory
@@ -60,7 +61,14 @@ def undo(job: BulkJob, by: User) -> BulkJob:
 def facts(rows: list[Trajectory]) -> list[tuple[Any, ...]]:
     fresh = Trajectory.objects.filter(pk__in=[row.pk for row in rows]).order_by("pk").prefetch_related("tags")
     return [
-        (row.reward, row.is_excluded, row.channel, row.deleted_at is None, sorted(tag.name for tag in row.tags.all()))
+        (
+            row.reward,
+            row.is_excluded,
+            row.channel,
+            (row.state, row.completed_at),
+            row.deleted_at is None,
+            sorted(tag.name for tag in row.tags.all()),
+        )
         for row in fresh
     ]
 
@@ -222,6 +230,37 @@ def test_what_is_deleted_is_gone_for_everybody_and_its_session_begins_anew(
         find_trajectory(caller=Caller(user=trainer), trajectory_id=rows[0].pk)
     rows[0].refresh_from_db()
     assert rows[0].state == "complete"
+
+
+def test_an_open_session_that_was_deleted_goes_on_after_the_undo_unless_it_began_anew(
+    rows: list[Trajectory], start: Start, trainer: User, agent: Agent
+) -> None:
+    Trajectory.objects.filter(pk__in=[row.pk for row in rows[:2]]).update(session_key=F("id"))
+    Trajectory.objects.filter(pk=rows[2].pk).update(state="complete", completed_at=timezone.now())
+    job = start("delete", query="")
+    key = ApiKeyFactory.create(agent=agent)
+    Trajectory.objects.update(key=key)
+    TrajectoryFactory.create(agent=agent, key=key, session_key=rows[1].pk)
+    undo(job, trainer)
+    states = dict(Trajectory.objects.filter(deleted_at=None).values_list("pk", "state"))
+    assert [states[row.pk] for row in rows] == ["open", "complete", "complete", "open", "open"]
+
+
+def test_what_a_job_works_with_may_be_deleted_before_it_begins_and_before_its_undo(
+    rows: list[Trajectory], start: Start, project: Project, trainer: User
+) -> None:
+    caller = Caller(user=trainer)
+    late, gone = (create_dataset(project=project, caller=caller, name=name) for name in ("late", "gone"))
+    settings = {"dataset": gone.pk}
+    job = services.start_job(caller=caller, project=project, action=ACTIONS["dataset"], settings=settings, query="")
+    delete_dataset(dataset=gone, caller=caller)
+    running.run_job(job.pk, actions=ACTIONS)
+    job.refresh_from_db()
+    assert (job.state, job.n_done, job.n_failed) == ("done", 0, 5)
+    assert "no dataset" in services.list_failures(job)[0].error
+    done = start("dataset", dataset=late.pk, query="")
+    delete_dataset(dataset=late, caller=caller)
+    assert undo(done, trainer).state == "undone"
 
 
 def test_deleted_rows_are_removed_for_good_with_their_calls_when_nobody_can_undo_it(

@@ -12,15 +12,16 @@ from django.core.signing import TimestampSigner
 from django.utils import timezone
 
 from apps.accounts.access import Caller
-from apps.accounts.models import Project, User
+from apps.accounts.models import Project, Team, User
 from apps.core.errors import Conflict, Forbidden, InvalidInput, NotFound
 from apps.trajectories.datasets import export_job, exporting, storage
-from apps.trajectories.datasets.jobs import LostJob, advance_job, claim_job
+from apps.trajectories.datasets.jobs import MAX_TRIES, LostJob, advance_job, claim_job
 from apps.trajectories.datasets.models import Dataset, Export, JobState, Snapshot
 from apps.trajectories.datasets.row_files import write_rows
 from apps.trajectories.datasets.services import add_ids_to_dataset, take_snapshot
 from apps.trajectories.models import Step, Trajectory
 from apps.trajectories.services import set_rewards
+from tests.factories.accounts import ProjectFactory
 from tests.factories.datasets import MemberFactory
 from tests.factories.trajectories import StepFactory
 
@@ -164,6 +165,14 @@ class TestSources:
         with pytest.raises(InvalidInput, match="one of"):
             start(dataset=dataset, query="")
 
+    def test_another_projects_are_none_of_this_one(
+        self, start: Callable[..., Export], snapshot: Snapshot, dataset: Dataset, caller: Caller, team: Team
+    ) -> None:
+        other = ProjectFactory.create(team=team)
+        for source in ({"snapshot": snapshot}, {"dataset": dataset}):
+            with pytest.raises(NotFound, match="this project has no"):
+                exporting.start_export(project=other, caller=caller, shape="tokens", file_format="jsonl", **source)
+
     def test_a_reviewer_exports_nothing(self, project: Project, mate: User) -> None:
         with pytest.raises(Forbidden):
             exporting.start_export(
@@ -230,6 +239,23 @@ class TestJob:
         assert (export.state, export.n_done) == ("queued", 1)
         run(export, part=1)
         assert (export.state, export.n_done) == ("done", 3)
+
+    def test_one_at_which_workers_die_again_and_again_ends_in_words(
+        self, start: Callable[..., Export], trajectory: Trajectory, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def die(*_args: Any, **_more: Any) -> None:
+            raise KeyboardInterrupt
+
+        export = start()
+        with monkeypatch.context() as patch:
+            patch.setattr(export_job, "write_rows", die)
+            for turn in range(MAX_TRIES):
+                later = timezone.now() + timedelta(minutes=2 * turn)
+                with time_machine.travel(later, tick=False), pytest.raises(KeyboardInterrupt):
+                    run(export)
+        with time_machine.travel(timezone.now() + timedelta(hours=1), tick=False):
+            run(export)
+        assert (export.state, "5 workers in a row" in export.error) == (JobState.FAILED, True)
 
     def test_only_the_claims_holder_writes(self, start: Callable[..., Export], trajectory: Trajectory) -> None:
         export = start()

@@ -298,6 +298,48 @@ class TestBadLines:
         assert step.ended_at == datetime(2026, 1, 2, 4, 4, 5, tzinfo=UTC)
 
 
+class TestLists:
+    """A file that is one list of JSON, as data sets of ShareGPT's kind are."""
+
+    @pytest.mark.parametrize("indent", [None, 1])
+    @pytest.mark.parametrize("chunk", [3, 1 << 20])
+    def test_its_items_are_lines(
+        self, agent: Agent, caller: Caller, monkeypatch: pytest.MonkeyPatch, indent: int | None, chunk: int
+    ) -> None:
+        monkeypatch.setattr("apps.trajectories.datasets.json_lists._CHUNK", chunk)
+        odd = {
+            "conversations": [{"from": "human", "value": 'a "]},{[" \\ line\nbreak é'}, {"from": "gpt", "value": "x"}]
+        }
+        content = json.dumps([CHAT, {"no": "kind"}, odd, SHAREGPT], indent=indent, ensure_ascii=False).encode()
+        source = import_file(b"\xef\xbb\xbf \n" + content + b"\n ", agent=agent, caller=caller)
+        assert ([line for line, _ in problems_of(source)], source.n_lines, source.n_imported) == ([2], 4, 3)
+        said = [view.messages[0]["content"] for row in Trajectory.objects.all() for view in load_steps(row)]
+        assert odd["conversations"][0]["value"] in said
+
+    @pytest.mark.parametrize(
+        ("rest", "words"),
+        [
+            (b", {]", "this item is not JSON"),
+            (b", {}", "',' is missing"),
+            (b" {}]", "',' should stand here, not '{}]'"),
+            (b", \xff]", "not UTF-8"),
+            (b"]\n[]", "more stands behind"),
+            (b", " + b"[" * 100_000, "this item is not JSON"),
+        ],
+    )
+    def test_where_it_breaks_off_is_told_and_what_stands_before_is_imported(
+        self, agent: Agent, caller: Caller, monkeypatch: pytest.MonkeyPatch, rest: bytes, words: str
+    ) -> None:
+        monkeypatch.setattr("apps.trajectories.datasets.json_lists._CHUNK", 100)
+        source = import_file(b"[" + json.dumps(CHAT).encode() + rest, agent=agent, caller=caller)
+        line, reason = problems_of(source)[-1]
+        assert (source.n_imported, line, words in reason) == (1, source.n_lines, True), reason
+
+    def test_an_empty_one_holds_nothing(self, agent: Agent, caller: Caller) -> None:
+        source = import_file(b"[]", agent=agent, caller=caller)
+        assert (source.state, source.n_lines, source.n_imported) == ("done", 0, 0)
+
+
 class TestParquet:
     @pytest.mark.parametrize(
         "damage",

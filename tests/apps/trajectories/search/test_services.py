@@ -197,6 +197,38 @@ def test_rare_and_frequent_words_are_found_alike(
     assert find(project, "-unicorn") == {"zebra one", "zebra two", "horse three"}
 
 
+@pytest.mark.parametrize(
+    ("q", "index"),
+    [
+        ("group:g7", "trajectory_by_group"),
+        ("session:s7,s8", "trajectory_by_session"),
+        ("has:error", "trajectory_with_error"),
+        ("is:excluded", "trajectory_excluded"),
+        ("turns>5", "trajectory_by_steps"),
+        ("reward>0.9", "trajectory_by_reward"),
+    ],
+)
+def test_what_few_have_is_found_by_an_index(project: Project, agent: Agent, q: str, index: str) -> None:
+    Trajectory.objects.bulk_create(
+        Trajectory(
+            project=project,
+            agent=agent,
+            group=f"g{number}" if number % 2 else "",
+            session_key=f"s{number}" if number % 3 else "",
+            n_steps=9 if number == 7 else 2,
+            reward=1.0 if number == 7 else number % 9 / 10,
+            has_error=number == 7,
+            is_excluded=number == 7,
+        )
+        for number in range(3000)
+    )
+    with connection.cursor() as cursor:
+        cursor.execute("ANALYZE trajectories_trajectory")
+    rows = find_matching(project=project, query=parse_query(q)).order_by("-pk")[:51]
+    assert f" {index} " in rows.explain()
+    assert len(rows) == (2 if "," in q else 1)
+
+
 def test_a_query_that_is_asked_twice_looks_rare_words_up_once(project: Project, say: Callable[..., Trajectory]) -> None:
     said, query = say("zebra one"), parse_query("zebra")
     with CaptureQueriesContext(connection) as queries:
