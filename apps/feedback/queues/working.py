@@ -81,7 +81,9 @@ def take_review(*, caller: Caller, queue: ReviewQueue, besides: str = "") -> Rev
 
 def _find_held(queue: ReviewQueue, user: User, *, besides: str) -> Review | None:
     """Return what the person holds already, its time begun anew: until it lapses nobody else was given it."""
-    held = _known().held().filter(queue=queue, reviewer=user).exclude(pk=besides).order_by("held_at", "pk").first()
+    mine = Review.objects.held().filter(queue=queue, reviewer=user).exclude(pk=besides).order_by("held_at", "pk")
+    first = mine.values_list("pk", flat=True).first()  # mostly there is none: the rest is read of what there is
+    held = _known().filter(pk=first).first() if first is not None else None
     return renew_review(held) if held is not None else None
 
 
@@ -99,10 +101,11 @@ class _OtherWindowError(Exception):
 
 @transaction.atomic
 def _reserve(queue: ReviewQueue, user: User, *, besides: str) -> Review | None:
-    free = QueueItem.objects.filter(queue=queue).with_room().unseen_by(user).order_by("turn", "pk")
-    item = free.select_for_update(skip_locked=True, of=("self",), no_key=True).first()
+    free = QueueItem.objects.select_related("trajectory", "other").filter(queue=queue).with_room().unseen_by(user)
+    item = free.order_by("turn", "pk").select_for_update(skip_locked=True, of=("self",), no_key=True).first()
     if item is None or not _take_place(item):
         return None
+    item.queue = queue
     held = dict(Review.objects.held().filter(queue=queue, reviewer=user).values_list("pk", "slot"))
     if held.keys() - {besides}:
         raise _OtherWindowError
@@ -110,11 +113,12 @@ def _reserve(queue: ReviewQueue, user: User, *, besides: str) -> Review | None:
     expires_at = timezone.now() + timedelta(minutes=queue.hold_minutes)
     review = Review.objects.create(queue=queue, item=item, reviewer=user, slot=slot, expires_at=expires_at)
     record_event(queue, kind="taken", item_id=item.pk, actor=user.email)
-    return _known().get(pk=review.pk)
+    return review
 
 
 def _take_place(item: QueueItem) -> bool:
     room = QueueItem.objects.filter(pk=item.pk, state=ItemState.OPEN, n_wanted__gt=F("n_held") + F("n_done"))
+    item.n_held += 1
     return room.update(n_held=F("n_held") + 1) == 1
 
 
