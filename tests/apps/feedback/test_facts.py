@@ -4,13 +4,15 @@ from collections.abc import Callable
 from functools import partial
 
 import pytest
-from django.db import IntegrityError, transaction
+from django.db import IntegrityError, connection, transaction
+from django.db.models import Model
 
 from apps.accounts.access import Caller
 from apps.accounts.models import Agent, User
 from apps.feedback.models import Label, ScoreSchema
 from apps.feedback.preferences.models import Preference
-from apps.feedback.preferences.services import add_correction
+from apps.feedback.preferences.services import add_comparison, add_correction
+from apps.feedback.preferences.sides import Side
 from apps.feedback.schemas import add_schema
 from apps.feedback.services import add_label
 from apps.trajectories.models import Step, Trajectory
@@ -33,6 +35,30 @@ def step(trajectory: Trajectory) -> Step:
 def refuse(change: Callable[[], object]) -> None:
     with pytest.raises(IntegrityError, match="never changed"), transaction.atomic():
         change()
+
+
+def remove(*rows: Model) -> None:
+    """Delete them by SQL, one after the other; the database looks at the end."""
+    with transaction.atomic(), connection.cursor() as cursor:
+        cursor.execute("SET CONSTRAINTS ALL DEFERRED")
+        for row in rows:
+            cursor.execute(f"DELETE FROM {row._meta.db_table} WHERE id = %s", [row.pk])  # noqa: S608
+        cursor.execute("SET CONSTRAINTS ALL IMMEDIATE")
+
+
+def test_a_fact_is_not_deleted_while_there_is_what_it_is_about(trajectory: Trajectory, step: Step, mate: User) -> None:
+    caller, other = Caller(user=mate), StepFactory.create(trajectory__agent=trajectory.agent)
+    of_whole = add_label(caller=caller, trajectory=trajectory, value=1)
+    of_step = add_label(caller=caller, trajectory=trajectory, step=step, value=1)
+    better = add_comparison(caller=caller, chosen=Side(step=step), rejected=Side(step=other))
+    for fact in (of_whole, of_step, better):
+        with pytest.raises(IntegrityError, match="never deleted"):
+            remove(fact)
+    remove(better, other)
+    remove(of_step, step)
+    remove(of_whole, trajectory)
+    assert not Label.objects.exists()
+    assert not Preference.objects.exists()
 
 
 def test_what_a_label_says_cannot_be_changed(trajectory: Trajectory, step: Step) -> None:

@@ -2,14 +2,18 @@
 blind that others have judged."""
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from threading import Barrier
 from typing import Any
 
 import pytest
+from django.db import connection
 from django.utils import timezone
 
 from apps.accounts.access import Caller
 from apps.accounts.models import Agent, Project, Role, Team, User
+from apps.core.errors import ServiceError
 from apps.feedback.graders.models import DryRun
 from apps.feedback.graders.services import VersionDraft, create_grader
 from apps.feedback.preferences.services import add_correction
@@ -29,6 +33,23 @@ MakeQueue = Callable[..., ReviewQueue]
 
 def by(user: User) -> Caller:
     return Caller(user=user)
+
+
+def run_at_once(*jobs: Callable[[], Any]) -> list[Any]:
+    """Do them at the same moment, each with a connection of its own; return what each gave, or the error it met."""
+    barrier = Barrier(len(jobs))
+
+    def work(job: Callable[[], Any]) -> Any:
+        try:
+            barrier.wait(timeout=20)
+            return job()
+        except ServiceError as error:
+            return error
+        finally:
+            connection.close()
+
+    with ThreadPoolExecutor(len(jobs)) as pool:
+        return list(pool.map(work, jobs))
 
 
 @pytest.fixture

@@ -1,17 +1,15 @@
 """One reviewer's way through a queue, and several at once."""
 
-from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
-from threading import Barrier
 from typing import Any
 
 import pytest
-from django.db import IntegrityError, connection, transaction
+from django.db import IntegrityError, transaction
 from django.utils import timezone
 
 from apps.accounts.access import Caller
 from apps.accounts.models import ApiKey, Membership, Role, User
-from apps.core.errors import Conflict, Forbidden, InvalidInput, NotFound, ServiceError
+from apps.core.errors import Conflict, Forbidden, InvalidInput, NotFound
 from apps.feedback.models import Label
 from apps.feedback.preferences.models import Preference
 from apps.feedback.queues.filling import add_trajectories
@@ -30,7 +28,7 @@ from apps.feedback.queues.working import (
 )
 from apps.feedback.services import add_label
 from apps.trajectories.models import Trajectory
-from tests.apps.feedback.queues.conftest import Add, MakeQueue, by
+from tests.apps.feedback.queues.conftest import Add, MakeQueue, by, run_at_once
 
 pytestmark = pytest.mark.django_db
 
@@ -284,31 +282,16 @@ class TestAtOnce:
 
     pytestmark = pytest.mark.django_db(transaction=True)
 
-    def run(self, *jobs: Any) -> list[Any]:
-        barrier = Barrier(len(jobs))
-
-        def work(job: Any) -> Any:
-            try:
-                barrier.wait(timeout=20)
-                return job()
-            except ServiceError as error:
-                return error
-            finally:
-                connection.close()
-
-        with ThreadPoolExecutor(len(jobs)) as pool:
-            return list(pool.map(work, jobs))
-
     def test_one_place_is_given_to_one_person(
         self, make_queue: MakeQueue, rows: list[Trajectory], mate: User, second: User
     ) -> None:
         queue = make_queue(rows[0], n_reviews=1)
-        taken = self.run(*(lambda who=who: take_review(caller=by(who), queue=queue) for who in (mate, second)))
+        taken = run_at_once(*(lambda who=who: take_review(caller=by(who), queue=queue) for who in (mate, second)))
         assert sorted(review is None for review in taken) == [False, True]
         assert QueueItem.objects.get().n_held == 1
 
     def test_two_windows_of_one_person_open_one_item(self, queue: ReviewQueue, mate: User) -> None:
-        one, other = self.run(*(lambda: take_review(caller=by(mate), queue=queue) for _ in range(2)))
+        one, other = run_at_once(*(lambda: take_review(caller=by(mate), queue=queue) for _ in range(2)))
         assert one.pk == other.pk
         assert Review.objects.held().count() == 1
 
@@ -317,7 +300,7 @@ class TestAtOnce:
     ) -> None:
         queue = make_queue(rows[0], n_reviews=2)
         mine, theirs = take(queue, mate), take(queue, second)
-        self.run(
+        run_at_once(
             lambda: submit_review(caller=by(mate), review=mine, said=say(1)),
             lambda: submit_review(caller=by(second), review=theirs, said=say(-1)),
         )
@@ -331,7 +314,7 @@ class TestAtOnce:
         late = take(queue, mate)
         run_out(late)
         fresh = take(queue, second)
-        answers = self.run(
+        answers = run_at_once(
             lambda: submit_review(caller=by(mate), review=late, said=say(1)),
             lambda: submit_review(caller=by(second), review=fresh, said=say(-1)),
         )
@@ -340,13 +323,13 @@ class TestAtOnce:
 
     def test_a_submission_sent_twice_counts_once(self, queue: ReviewQueue, mate: User) -> None:
         review = take(queue, mate)
-        self.run(*(lambda: submit_review(caller=by(mate), review=review, said=say(1)) for _ in range(3)))
+        run_at_once(*(lambda: submit_review(caller=by(mate), review=review, said=say(1)) for _ in range(3)))
         assert (Label.objects.count(), QueueItem.objects.get(pk=review.item_id).n_done) == (1, 1)
 
     def test_adding_twice_at_once_adds_once(self, make_queue: MakeQueue, rows: list[Trajectory], mate: User) -> None:
         queue = make_queue()
         ids = [row.pk for row in rows]
-        self.run(*(lambda: add_trajectories(caller=by(mate), queue=queue, ids=ids) for _ in range(2)))
+        run_at_once(*(lambda: add_trajectories(caller=by(mate), queue=queue, ids=ids) for _ in range(2)))
         assert QueueItem.objects.count() == 3
 
 
