@@ -4,7 +4,7 @@ The pictures stay in test-artifacts/. The README shows one of them:
 `cp test-artifacts/tokens-light.png docs/screenshots/console.png`.
 """
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 
 import pytest
 from asgiref.sync import sync_to_async
@@ -32,7 +32,7 @@ CLEAN = {"spill": 0, "h1": 1, "main": 1, "twins": []}
 BARRIERS = """async () => {
     const runOnly = ['wcag2a', 'wcag2aa', 'wcag21a', 'wcag21aa', 'wcag22aa', 'best-practice'];
     const { violations } = await axe.run({ runOnly });
-    return violations.map(({ id, nodes }) => ({ id, html: nodes[0].html.slice(0, 160) }));
+    return violations.map(({ id, impact, nodes }) => ({ id, impact, html: nodes[0].html.slice(0, 160) }));
 }"""
 OUTLINE = """() => ({
     spill: document.documentElement.scrollWidth - document.documentElement.clientWidth,
@@ -43,11 +43,14 @@ OUTLINE = """() => ({
 })"""
 
 
-async def find_barriers(window: Window) -> list[str]:
+IMPACTS = ("minor", "moderate", "serious", "critical")
+
+
+async def find_barriers(window: Window, *, impacts: Sequence[str] = IMPACTS) -> list[str]:
     """Return what axe-core has to say against the page (WCAG 2.2 AA and best practice)."""
     await window.page.evaluate((ROOT / "node_modules" / "axe-core" / "axe.min.js").read_text())
     found = await window.page.evaluate(BARRIERS)
-    return [f"{one['id']}: {one['html']}" for one in found]
+    return [f"{one['id']}: {one['html']}" for one in found if one["impact"] in impacts]
 
 
 async def check_page(window: Window, name: str) -> None:

@@ -14,11 +14,13 @@ from apps.feedback.graders.models import Grader, GraderVersion
 from apps.feedback.graders.services import GRADED_FIELDS
 from apps.feedback.schemas import find_schema
 
+FIRST_KIND = "regex"  # what the form opens with: a rule that everybody understands, with one thing to fill in
+
 
 @project_page("GET", "HEAD", "POST")
 def new_grader(page: Page) -> HttpResponse:
     """Make a grader with its first version."""
-    kind = find_kind(page.request.GET.get("kind", "") or page.request.POST.get("kind", "") or "judge")
+    kind = find_kind(page.request.GET.get("kind", "") or page.request.POST.get("kind", "") or FIRST_KIND)
     if page.request.method != "POST":
         return _render_form(page, GraderForm.of_kind(kind))
     page.require(Role.TRAINER)

@@ -138,6 +138,11 @@ class TestForm:
         assert draft is not None
         assert all(one.kind in {"text", "area", "number", "select", "checkbox"} for one in form.settings)
 
+    def test_it_opens_with_a_simple_rule(self, trainer_browser: Client, project: Project) -> None:
+        html = trainer_browser.get("/p/shop/graders/new").text
+        assert 'href="?kind=regex" aria-current="true"' in html
+        assert html.count('class="field"') < 12
+
     def test_a_grader_is_made(self, trainer_browser: Client, project: Project) -> None:
         typed = {
             "kind": "regex",
