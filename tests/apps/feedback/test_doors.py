@@ -7,9 +7,9 @@ The addresses are read from the routes, so that a new one is tried too.
 import re
 from collections.abc import Iterator
 from itertools import product
+from typing import Any
 
 import pytest
-from django.http import HttpResponse
 from django.test import Client
 from django.urls import URLPattern, URLResolver, get_resolver
 from rest_framework.test import APIClient
@@ -61,9 +61,8 @@ def fill(route: str, ids: Ids) -> str:
     return address if address.startswith("/p/") else f"{address}?project={ids['slug']}"
 
 
-def ask(client: Client, method: str, address: str) -> HttpResponse:
-    answer: HttpResponse = client.generic(method, address, "{}", content_type="application/json")
-    return answer
+def ask(client: Client, method: str, address: str) -> Any:
+    return client.generic(method, address, "{}", content_type="application/json")
 
 
 def miss(ids: Ids) -> Ids:
@@ -110,7 +109,7 @@ def ids(project: Project, agent: Agent, trainer: User) -> Ids:
     }
 
 
-def is_refusal(answer: HttpResponse) -> bool:
+def is_refusal(answer: Any) -> bool:
     """Whether it is an error in words, or the way to the log-in, and tells nothing of what there is."""
     is_sent_away = answer.status_code == 302 and answer["Location"].startswith("/login")
     return (is_sent_away or 400 <= answer.status_code < 500) and WORDS not in answer.content.decode()

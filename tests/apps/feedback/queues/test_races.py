@@ -1,6 +1,7 @@
 """Two people press at the same moment, whatever they press: one is first, the other is told, and all counts agree."""
 
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 from django.utils import timezone
@@ -92,8 +93,8 @@ def test_a_review_is_submitted_and_its_author_taken_out_of_the_team(
         queue = make_item()
         review, membership = take(queue, leaver), Membership.objects.get(user=leaver)
         answers = run_at_once(
-            lambda review=review, leaver=leaver: submit_review(caller=by(leaver), review=review, said=say(1)),
-            lambda membership=membership: remove_member(membership, actor=owner.email),
+            partial(submit_review, caller=by(leaver), review=review, said=say(1)),
+            partial(remove_member, membership, actor=owner.email),
         )
         one_of(answers, Forbidden, NotFound)
         assert not isinstance(answers[1], ServiceError)
@@ -106,8 +107,8 @@ def test_an_undo_and_a_decision(make_item: MakeItem, mate: User, second: User, t
     for _ in range(ROUNDS):
         item, mine = dispute(make_item(), mate, second)
         answers = run_at_once(
-            lambda mine=mine: undo_review(caller=by(mate), review=mine),
-            lambda item=item: decide_item(caller=by(trainer), item=item, answers={"reward": {"value": 0.5}}),
+            partial(undo_review, caller=by(mate), review=mine),
+            partial(decide_item, caller=by(trainer), item=item, answers={"reward": {"value": 0.5}}),
         )
         assert sum(isinstance(answer, Conflict) for answer in answers) == 1
         check_all_counts()
@@ -118,9 +119,7 @@ def test_two_decisions(make_item: MakeItem, mate: User, second: User, trainer: U
         item, _mine = dispute(make_item(), mate, second)
         answers = run_at_once(
             *(
-                lambda item=item, who=who, value=value: decide_item(
-                    caller=by(who), item=item, answers={"reward": {"value": value}}
-                )
+                partial(decide_item, caller=by(who), item=item, answers={"reward": {"value": value}})
                 for who, value in ((trainer, 0.5), (owner, -0.5))
             )
         )
@@ -134,8 +133,8 @@ def test_a_decision_and_a_wish_for_another_opinion(
     for _ in range(ROUNDS):
         item, _mine = dispute(make_item(), mate, second)
         answers = run_at_once(
-            lambda item=item: ask_again(caller=by(mate), item=item),
-            lambda item=item: decide_item(caller=by(trainer), item=item, answers={"reward": {"value": 0}}),
+            partial(ask_again, caller=by(mate), item=item),
+            partial(decide_item, caller=by(trainer), item=item, answers={"reward": {"value": 0}}),
         )
         assert sum(isinstance(answer, Conflict) for answer in answers) == 1
         check_all_counts()
@@ -148,8 +147,8 @@ def test_one_person_submits_in_one_window_and_gives_up_in_another(
     for _ in range(ROUNDS):
         review = take(make_item(), mate)
         answers = run_at_once(
-            lambda review=review: submit_review(caller=by(mate), review=review, said=say(1)),
-            lambda review=review: give_up(caller=by(mate), review=review),
+            partial(submit_review, caller=by(mate), review=review, said=say(1)),
+            partial(give_up, caller=by(mate), review=review),
         )
         one_of(answers, Conflict)
         check_all_counts()
@@ -160,8 +159,8 @@ def test_a_review_is_submitted_while_its_trajectory_is_deleted(make_item: MakeIt
         review = take(make_item(), mate)
         rows = Trajectory.objects.filter(pk=review.item.trajectory_id)
         answers = run_at_once(
-            lambda review=review: submit_review(caller=by(mate), review=review, said=say(1)),
-            lambda rows=rows: rows.update(deleted_at=timezone.now()),
+            partial(submit_review, caller=by(mate), review=review, said=say(1)),
+            partial(rows.update, deleted_at=timezone.now()),
         )
         one_of(answers, Conflict)
         check_all_counts()
@@ -172,8 +171,8 @@ def test_an_undo_and_a_change_of_what_was_said(make_item: MakeItem, mate: User) 
         review = give(make_item(), mate, 1)
         trajectory = Trajectory.objects.get(pk=review.item.trajectory_id)
         run_at_once(
-            lambda review=review: undo_review(caller=by(mate), review=review),
-            lambda trajectory=trajectory: add_label(caller=by(mate), trajectory=trajectory, value=-1),
+            partial(undo_review, caller=by(mate), review=review),
+            partial(add_label, caller=by(mate), trajectory=trajectory, value=-1),
         )
         trajectory.refresh_from_db()
         assert trajectory.reward == score_labels(trajectory=trajectory).reward == -1
@@ -185,8 +184,8 @@ def test_an_undo_and_a_trainer_who_takes_the_label_back(make_item: MakeItem, mat
         review = give(make_item(), mate, 1)
         label = Label.objects.select_related("trajectory__project__team").get(pk=review.labels[0])
         answers = run_at_once(
-            lambda review=review: undo_review(caller=by(mate), review=review),
-            lambda label=label: take_back_label(caller=by(trainer), label=label),
+            partial(undo_review, caller=by(mate), review=review),
+            partial(take_back_label, caller=by(trainer), label=label),
         )
         assert sum(isinstance(answer, Conflict) for answer in answers) == 1
         assert not Label.objects.standing().filter(trajectory=label.trajectory).exists()
@@ -197,8 +196,8 @@ def test_an_item_is_taken_while_the_queue_is_paused(make_item: MakeItem, mate: U
     for _ in range(ROUNDS):
         queue = make_item()
         answers = run_at_once(
-            lambda queue=queue: take_review(caller=by(mate), queue=queue),
-            lambda queue=queue: set_state(caller=by(trainer), queue=queue, state="paused"),
+            partial(take_review, caller=by(mate), queue=queue),
+            partial(set_state, caller=by(trainer), queue=queue, state="paused"),
         )
         one_of(answers, Conflict)
         check_all_counts()
