@@ -210,7 +210,7 @@ class AnswerCapture:
         self.created = self.created or int(time.time())
         if fingerprint := answer.get("system_fingerprint"):
             self.fingerprint = _of_kind(str, fingerprint)
-        if _is_usage(usage := answer.get("usage")):
+        if (usage := answer.get("usage")) is not None and _is_usage(usage):
             self.usage = usage
         if (prompt_ids := answer.get("prompt_token_ids")) is not None:
             self.prompt_token_ids = _of_kind(list, prompt_ids)
@@ -227,13 +227,13 @@ class AnswerCapture:
 
     def _choice(self, choice: Json) -> ChoiceCapture:
         index = choice.get("index")
+        if type(index) is int and (known := self.choices.get(index)) is not None:
+            return known
         if index is None:
             index = choice["index"] = 0
         if not 0 <= _of_kind(int, index) < self.n_choices:
             raise LookupError(f"there is a choice {index}, where {self.n_choices} were asked for")
-        if (capture := self.choices.get(index)) is None:
-            capture = self.choices[index] = ChoiceCapture()
-        return capture
+        return self.choices.setdefault(index, ChoiceCapture())
 
     def _take_tokens(self, capture: ChoiceCapture, choice: Json) -> bool:
         """Record ids, log-probs and the end; says whether the client wants to see any of it."""
@@ -246,7 +246,7 @@ class AnswerCapture:
         if logprobs is not None:
             sampled = logprobs.get("content") or ()
             capture.logprobs.extend(map(_LOGPROB, sampled))
-            capture.tokens.extend(map(_read_token, sampled))
+            capture.tokens += [str(item.get("token", "")) for item in sampled]
             if not self.wishes.logprobs:
                 choice["logprobs"] = None
         finish_reason = choice.get("finish_reason")
@@ -301,10 +301,6 @@ def _of_kind(kind: type[T], value: Any) -> T:
     if type(value) is not kind:
         raise TypeError(f"there is {type(value).__name__}, where {kind.__name__} was expected")
     return value
-
-
-def _read_token(item: Json) -> str:
-    return str(item.get("token", ""))
 
 
 def _take_said(capture: ChoiceCapture, said: Json) -> None:
