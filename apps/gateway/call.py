@@ -26,6 +26,7 @@ from apps.gateway.prompt_form import KnownForms, Prompt
 from apps.gateway.provider_form import make_provider_body
 from apps.gateway.routes import EngineRoute, KeyRoute, VersionRoute
 from apps.gateway.sessions import clean, kept_headers
+from apps.gateway.spelled_messages import write_spelled
 
 log = structlog.get_logger(__name__)
 
@@ -86,13 +87,20 @@ class ModelCall:
         if not self.version.is_text_only and (held := hold_to_schemas(body)) is not None:
             body["tools"], self.is_held = held, True
         try:
-            self.engine_body = orjson.dumps(body)
+            self.engine_body = self._write_body(body)
         except orjson.JSONEncodeError as error:  # it reads deeper than it writes
             raise bad_request("The body is nested too deeply.", code="invalid_json") from error
         self.sampling = {name: value for name, value in body.items() if name not in NOT_SAMPLING}
         if dropped := self.request.dropped | dropped:
             self.sampling["dropped"] = dropped
         self._note_mended()
+
+    def _write_body(self, body: Json) -> bytes:
+        """Return what is sent to the engine, in the client's own bytes where its messages are asked as they came."""
+        spelled = self.request.spelled_messages
+        if spelled and body["messages"] == self.request.body["messages"]:
+            return write_spelled(body, spelled)
+        return orjson.dumps(body)
 
     def forget_answer(self) -> None:
         """Make room for an answer: none has come, or what came was none."""

@@ -7,7 +7,6 @@ nothing (dropped), those that would change the meaning and are not supported (re
 from types import NoneType
 from typing import Any
 
-from apps.gateway.bodies import read_json
 from apps.gateway.capture import Wishes
 from apps.gateway.chat.engine_form import make_engine_body
 from apps.gateway.checks import COMMON, Check, check_fields, is_kind, refuse_fields, wants_usage, wrong
@@ -15,6 +14,7 @@ from apps.gateway.dialect import ModelRequest
 from apps.gateway.errors import bad_request
 from apps.gateway.known_fields import IGNORED, SAMPLING, TEMPLATE, refuse_unknown
 from apps.gateway.known_fields import REFUSED as REFUSED_ANYWHERE
+from apps.gateway.spelled_messages import SpelledReader
 
 ROLES = frozenset({"system", "developer", "user", "assistant", "tool"})
 
@@ -44,6 +44,8 @@ REFUSED = REFUSED_ANYWHERE | {
 }
 KNOWN = READ | SAMPLING | TEMPLATE | IGNORED | REFUSED.keys() | {"prompt_logprobs"}
 
+_READER = SpelledReader(KNOWN)
+
 _CHECKS: tuple[Check, ...] = (
     ("messages", lambda value: isinstance(value, list) and bool(value), "a list of at least one message"),
     ("logprobs", is_kind(bool), "true or false"),
@@ -56,7 +58,7 @@ _CHOICES = ("auto", "none", "required")
 
 def read_chat_request(raw: bytes) -> ModelRequest:
     """Return the request in these bytes; raises ApiError (400) that names the field at fault."""
-    body = read_json(raw)
+    body, spelled = _READER.read(raw)
     refuse_unknown(body, KNOWN)
     refuse_fields(body, REFUSED)
     check_fields(body, _CHECKS)
@@ -74,6 +76,7 @@ def read_chat_request(raw: bytes) -> ModelRequest:
             logprobs=bool(body.get("logprobs")),
             token_ids=bool(body.get("return_token_ids")),
         ),
+        spelled_messages=spelled,
     )
 
 
