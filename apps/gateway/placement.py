@@ -64,7 +64,11 @@ def find_affinity(session_key: str, messages: Sequence[Any]) -> str:
     opening = [_first_content(messages, roles) for roles in _OPENING_ROLES]
     if opening == [None, None]:
         return ""
-    return blake2b(orjson.dumps(opening), digest_size=16).hexdigest()
+    try:
+        words = orjson.dumps(opening)
+    except orjson.JSONEncodeError:  # nested too deeply: such a call is refused
+        return ""
+    return blake2b(words, digest_size=16).hexdigest()
 
 
 def _first_content(messages: Sequence[Any], roles: tuple[str, ...]) -> Any:
