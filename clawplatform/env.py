@@ -50,6 +50,7 @@ class Env(BaseSettings):
     model: Path | None = Field(default=None, alias="CLAW_MODEL")
     train_hostfile: Path | None = Field(default=None, alias="CLAW_TRAIN_HOSTFILE")
     idle_close_s: int = Field(default=600, ge=0, alias="CLAW_IDLE_CLOSE_S")
+    keep_calls_months: int = Field(default=0, ge=0, le=1200, alias="CLAW_KEEP_CALLS_MONTHS")
     drain_s: int = Field(default=600, ge=0, alias="CLAW_DRAIN_S")
     engine_wait_s: float = Field(default=60, ge=0, alias="CLAW_ENGINE_WAIT_S")
     engine_queue: int = Field(default=1000, ge=1, alias="CLAW_ENGINE_QUEUE")

@@ -84,6 +84,14 @@ def start_of_month(moment: datetime) -> datetime:
     return moment.astimezone(UTC).replace(day=1, hour=0, minute=0, second=0, microsecond=0)
 
 
+def go_back(moment: datetime, *, n_months: int) -> datetime:
+    """Return the first moment of the month so many months before the moment's own."""
+    month = start_of_month(moment)
+    for _ in range(n_months):
+        month = start_of_month(month - timedelta(days=1))
+    return month
+
+
 def next_month(month: datetime) -> datetime:
     """Return the first moment of the month after."""
     return start_of_month(month + timedelta(days=32))
@@ -191,7 +199,7 @@ def make_earlier_months(*, since: datetime) -> None:
     since = start_of_month(since)
     for table in TABLES:
         start = list_parts(table)[0]
-        if start.until is None or start.until <= since or _has_rows(start):
+        if start.until is None or start.until <= since or has_rows(start):
             continue
         _replace_parts(table, [start], until=since)
         month = since
@@ -215,7 +223,8 @@ def _replace_parts(table: Table, parts: Sequence[Part], *, until: datetime) -> N
         )
 
 
-def _has_rows(part: Part) -> bool:
+def has_rows(part: Part) -> bool:
+    """Say whether anything is in the part."""
     with connection.cursor() as cursor:
         cursor.execute(_HAS_ROWS.format(part=part.name))
         return bool(cursor.fetchone()[0])

@@ -8,6 +8,7 @@ from datetime import datetime
 import structlog
 from django.db import OperationalError, transaction
 from django.db.models import ManyToOneRel, QuerySet
+from django.utils import timezone
 
 from apps.accounts.models import Project
 from apps.accounts.services import record_event
@@ -15,7 +16,7 @@ from apps.core.errors import Conflict
 from apps.core.ids import first_id
 from apps.trajectories.datasets.models import DatasetMember
 from apps.trajectories.models import Exchange, Step, Trajectory, TrajectoryState
-from apps.trajectories.months import CALLS, STEMS, STEPS, Table, drop_parts
+from apps.trajectories.months import CALLS, STEMS, STEPS, Table, drop_parts, go_back, has_rows, list_ended_parts
 from apps.trajectories.sql_states import is_lock_refused
 from apps.trajectories.unassigned import UnassignedCall
 
@@ -23,6 +24,13 @@ log = structlog.get_logger(__name__)
 
 _ACTOR = "operator"
 _SLICE = 1000
+
+
+def drop_old_calls(*, keep: int) -> None:
+    """Remove the raw calls of whole months before the last `keep`, if there are any. Raises Conflict."""
+    before = go_back(timezone.now(), n_months=keep)
+    if any(map(has_rows, list_ended_parts(CALLS, before=before))):
+        drop_calls(before=before)
 
 
 @transaction.atomic

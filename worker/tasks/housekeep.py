@@ -9,10 +9,12 @@ from django.conf import settings
 from django.utils import timezone
 
 from apps.core.contracts.tasks import CLOSE_IDLE_TRAJECTORIES, KEEP_MONTHS, REMOVE_VERSION_FILES, RESCUE_RUNS
+from apps.core.errors import Conflict
 from apps.registry.queries import list_removable_files
 from apps.registry.services import give_up_files
 from apps.training import attempts, retention
 from apps.trajectories import months
+from apps.trajectories.retention import drop_old_calls
 from apps.trajectories.services import close_idle_trajectories as close_idle
 from worker.tasks.run_folder import remove_version_folder, run_folder
 from worker.tasks.trainer_process import kill_orphan
@@ -59,8 +61,13 @@ def remove_version_files() -> None:
 
 @shared_task(name=KEEP_MONTHS)
 def keep_months() -> None:
-    """Make the pool's months ahead, and say what belongs to none."""
+    """Make the pool's months ahead, let go of old ones if that is set, and say what belongs to none."""
     months.make_months()
+    if keep := settings.CLAW.keep_calls_months:
+        try:
+            drop_old_calls(keep=keep)
+        except Conflict as error:  # in use, or not folded yet: in an hour again
+            log.warning("months.kept", why=error.message)
     months.analyze_tables()
     for table, n in months.count_astray().items():
         log.error("months.astray", table=table, n=n, hint="a clock is months off: see `manage.py months`")

@@ -119,6 +119,8 @@ def _check_unpacked(n_bytes: int) -> None:
 
 def _spell_row(row: pa.RecordBatch) -> bytes:
     """Return the one row as a line of JSON, or why it is none."""
+    if row.nbytes > MAX_LINE_BYTES:  # a few kilobytes of a file may say so
+        return _spell_fault(f"a row may have {MAX_LINE_BYTES // 1024**2} MiB")
     try:
         (cells,) = row.to_pylist()
         line = {name: _from_cell(name, value) for name, value in cells.items()}

@@ -3,8 +3,10 @@
 from datetime import timedelta
 
 import pytest
+import time_machine
 from django.core.management import CommandError, call_command
 from django.utils import timezone
+from pytest_django.fixtures import Settings
 
 from apps.accounts.models import AuditEvent
 from apps.core.errors import Conflict
@@ -17,6 +19,7 @@ from apps.trajectories.models import Exchange, Step, Trajectory
 from apps.trajectories.retention import drop_calls, drop_trajectories
 from apps.trajectories.unassigned import UnassignedCall
 from tests.factories.trajectories import ExchangeFactory, StepFactory, TrajectoryFactory
+from worker.tasks.housekeep import keep_months
 
 NEXT = months.next_month(timezone.now() + timedelta(days=70))  # behind the part that the migration made
 OLD = first_id("traj", NEXT - timedelta(days=3))
@@ -51,6 +54,23 @@ def test_calls_that_wait_for_the_recorder_are_never_dropped(old: Trajectory) -> 
     with pytest.raises(Conflict, match="wait for the recorder"):
         drop_calls(before=NEXT)
     assert Exchange.objects.count() == 1
+
+
+def test_housekeeping_drops_what_is_older_than_was_set(old: Trajectory, settings: Settings) -> None:
+    young = ExchangeFactory.create(id=first_id("exch", NEXT), folded_at=NEXT)
+    with time_machine.travel(NEXT + timedelta(days=40), tick=False):
+        keep_months()
+        assert Exchange.objects.count() == 2  # nothing is set
+        settings.CLAW = settings.CLAW.model_copy(update={"keep_calls_months": 1})
+        Exchange.objects.exclude(pk=young.pk).update(folded_at=None)
+        keep_months()
+        assert Exchange.objects.count() == 2  # one waits for the recorder
+        Exchange.objects.update(folded_at=NEXT)
+        for _ in range(2):
+            keep_months()
+    assert list(Exchange.objects.all()) == [young]
+    assert Step.objects.count() == 1
+    assert AuditEvent.objects.filter(action="calls.dropped", object_id=old.project_id).count() == 1
 
 
 def test_trajectories_go_with_all_of_theirs_and_later_ones_stay(old: Trajectory) -> None:

@@ -1,13 +1,12 @@
 """`manage.py months`: lists the months of the pool, and lets go of old ones."""
 
-from datetime import datetime, timedelta
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.utils import timezone
 
 from apps.core.errors import ServiceError
-from apps.trajectories.months import CALLS, STEMS, TABLES, Part, list_ended_parts, list_parts, start_of_month
+from apps.trajectories.months import CALLS, STEMS, TABLES, Part, go_back, list_ended_parts, list_parts
 from apps.trajectories.retention import drop_calls, drop_trajectories
 
 
@@ -28,7 +27,7 @@ class Command(BaseCommand):
             return
         if options["keep"] < 1:
             raise CommandError("--keep is 1 or more: this month and the one before always stay")
-        before = find_bound(timezone.now(), keep=options["keep"])
+        before = go_back(timezone.now(), n_months=options["keep"])
         tables = TABLES if options["drop"] == "all" else (CALLS, STEMS)
         parts = [part for table in tables for part in list_ended_parts(table, before=before)]
         self._print(parts)
@@ -47,11 +46,3 @@ class Command(BaseCommand):
         self.stdout.write(f"{'part':34}{'rows, about':>14}{'MB':>10}")
         for part in parts:
             self.stdout.write(f"{part.name:34}{part.n_rows:>14,}{part.n_bytes / 1e6:>10,.1f}")
-
-
-def find_bound(now: datetime, *, keep: int) -> datetime:
-    """Return the first moment of the month `keep` months before this one."""
-    month = start_of_month(now)
-    for _ in range(keep):
-        month = start_of_month(month - timedelta(days=1))
-    return month

@@ -382,6 +382,16 @@ class TestParquet:
         ((line, reason),) = problems_of(source)
         assert (source.state, line, words in reason) == ("done", 1, True), reason
 
+    def test_a_cell_without_end_is_its_rows_fault(
+        self, agent: Agent, caller: Caller, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("apps.trajectories.datasets.import_file.MAX_LINE_BYTES", 5000)
+        path = tmp_path / "rows.parquet"
+        pq.write_table(pa.table({"messages": ["x" * 10_000, json.dumps(CHAT["messages"])]}), path)
+        source = import_file(path.read_bytes(), agent=agent, caller=caller)
+        ((line, reason),) = problems_of(source)
+        assert (line, "a row may have" in reason, source.n_imported) == (1, True, 1)
+
     def test_times_and_decimals_are_what_json_says_of_them(self, agent: Agent, caller: Caller, tmp_path: Path) -> None:
         path = tmp_path / "rows.parquet"
         moment = datetime(2026, 1, 2, 3, tzinfo=UTC)
