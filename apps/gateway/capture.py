@@ -8,7 +8,6 @@ tokenised.
 import secrets
 import time
 from dataclasses import dataclass, field
-from operator import itemgetter
 from types import NoneType
 from typing import Any, TypeVar
 
@@ -19,7 +18,6 @@ from apps.gateway.token_check import COUNT, Expectations, Said, find_difference
 
 Json = dict[str, Any]
 T = TypeVar("T")
-_LOGPROB = itemgetter("logprob")
 _ENGINE_ONLY = frozenset({"prompt_text", "prompt_logprobs", "kv_transfer_params", "ec_transfer_params", "metrics"})
 
 
@@ -244,9 +242,9 @@ class AnswerCapture:
                 del choice["token_ids"]
         logprobs = choice.get("logprobs")
         if logprobs is not None:
-            sampled = logprobs.get("content") or ()
-            capture.logprobs.extend(map(_LOGPROB, sampled))
-            capture.tokens += [str(item.get("token", "")) for item in sampled]
+            for item in logprobs.get("content") or ():
+                capture.logprobs.append(item["logprob"])
+                capture.tokens.append(str(item.get("token", "")))
             if not self.wishes.logprobs:
                 choice["logprobs"] = None
         finish_reason = choice.get("finish_reason")
