@@ -4,6 +4,7 @@ import json
 
 from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.shortcuts import render
+from django.urls import reverse
 
 from apps.core.errors import ServiceError
 
@@ -16,6 +17,7 @@ TITLES = {
     500: "We broke something",
     503: "A part does not answer",
 }
+FORBIDDEN = 403
 CODES = {
     400: "invalid_request",
     403: "forbidden",
@@ -52,4 +54,11 @@ def render_error(request: HttpRequest, *, status: int, detail: str) -> HttpRespo
         body["code"] = CODES.get(status, "error")
         return JsonResponse({**body, "request_id": request_id}, status=status, content_type="application/problem+json")
     context = {"title": TITLES.get(status, "Error"), "detail": detail, "status": status, "request_id": request_id}
+    context["home"] = _find_home(request) if status == FORBIDDEN else ""
     return render(request, "console/error.html", context, status=status)
+
+
+def _find_home(request: HttpRequest) -> str:
+    """Return the home of the project in whose address a member was stopped, "" outside of any."""
+    slug = request.resolver_match.kwargs.get("slug") if request.resolver_match else None
+    return reverse("project_home", args=[slug]) if slug else ""

@@ -89,6 +89,7 @@ class RunForm:
     errors: list[FormError] = field(default_factory=list)
     agents: tuple[tuple[str, str], ...] = ()
     snapshots: tuple[tuple[str, str], ...] = ()
+    taken_size: str = ""
 
     @classmethod
     def of_data(cls, data: Mapping[str, Any]) -> "RunForm":
@@ -117,8 +118,14 @@ class RunForm:
         )
 
     def take_size(self, recipe: RecipeConfig) -> None:
-        """Take over the size of a run."""
+        """Take over the size of a run, which nobody has typed."""
         self.typed |= {name: _text(getattr(recipe, name.removeprefix(f"{RECIPE}."))) for name in SIZE}
+        self.taken_size = self.size
+
+    @property
+    def size(self) -> str:
+        """Steps and batch in one word."""
+        return "x".join(self.typed[name] for name in SIZE)
 
     @property
     def address(self) -> str:

@@ -6,6 +6,9 @@ from typing import Any
 
 from django.conf import settings
 
+from apps.registry.providers import RESERVED_NAME
+
+MODEL = RESERVED_NAME  # the same in every project, so that a program moves to another by its key alone
 SHELL_VARIABLE = "$CLAW_KEY"
 FIRST_WORDS = "Say hello in five words."
 OPENCLAW_CONTEXT = 32768  # said where no engine tells what it has
@@ -18,9 +21,19 @@ def base_url() -> str:
     return str(settings.CLAW.public_base_url)
 
 
-def curl_chat(*, secret: str, model: str) -> str:
+def first_calls(*, secret: str, context: int | None) -> dict[str, Any]:
+    """Return what parts/snippets.html shows; `context`: the tokens that the engines have, None where none has told."""
+    return {
+        "curl": curl_chat(secret=secret),
+        "python": openai_python(secret=secret),
+        "openclaw": openclaw_config(secret=secret, context=context),
+        "openclaw_warning": openclaw_warning(context),
+    }
+
+
+def curl_chat(*, secret: str) -> str:
     """Return a first model call."""
-    body = {"model": model, "max_tokens": FIRST_TOKENS, "messages": [{"role": "user", "content": FIRST_WORDS}]}
+    body = {"model": MODEL, "max_tokens": FIRST_TOKENS, "messages": [{"role": "user", "content": FIRST_WORDS}]}
     return curl("POST", "/v1/chat/completions", body, secret=secret)
 
 
@@ -36,13 +49,13 @@ def curl(method: str, path: str, body: dict[str, Any] | None = None, *, secret: 
     return " \\\n".join(lines)
 
 
-def openai_python(*, secret: str, model: str) -> str:
+def openai_python(*, secret: str) -> str:
     """Return the same call with the `openai` package."""
     return (
         "from openai import OpenAI\n\n"
         f'client = OpenAI(base_url="{base_url()}/v1", api_key="{secret}")\n'
         "answer = client.chat.completions.create(\n"
-        f'    model="{model}",\n'
+        f'    model="{MODEL}",\n'
         f"    max_tokens={FIRST_TOKENS},\n"
         f'    messages=[{{"role": "user", "content": "{FIRST_WORDS}"}}],\n'
         ")\n"
@@ -60,18 +73,18 @@ def openclaw_warning(context: int | None) -> str:
     )
 
 
-def openclaw_config(*, secret: str, model: str, context: int | None) -> str:
+def openclaw_config(*, secret: str, context: int | None) -> str:
     """Return what goes into OpenClaw's configuration; the two `compat` flags put its session id on the wire."""
     context = context or OPENCLAW_CONTEXT
     entry = {
-        "id": model,
-        "name": model,
+        "id": MODEL,
+        "name": "Claw",
         "contextWindow": context,
         "maxTokens": min(4096, context // 4),
         "compat": {"sendSessionAffinityHeaders": True, "supportsPromptCacheKey": True},
     }
     config = {
         "models": {"providers": {"claw": {"baseUrl": f"{base_url()}/v1", "apiKey": secret, "models": [entry]}}},
-        "agents": {"defaults": {"model": f"claw/{model}"}},
+        "agents": {"defaults": {"model": f"claw/{MODEL}"}},
     }
     return json.dumps(config, indent=2, ensure_ascii=False)

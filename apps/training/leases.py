@@ -63,7 +63,9 @@ def _lease_new_batch(run: Run, lent: Lent, *, step: int) -> TrainBatch | None:
     if found.is_empty:
         _pass_over(run, batch, n_trajectories=n_trajectories)
         return None
-    record_run_event(run, "batch.leased", f"step {step} takes {n_trajectories} trajectories, {found.n_samples} steps")
+    record_run_event(
+        run, "batch.leased", f"step {step} takes {n_trajectories} trajectories, {found.n_samples} model calls"
+    )
     return _build_batch(batch, found)
 
 

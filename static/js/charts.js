@@ -98,7 +98,7 @@ function showValue(figure, name, place) {
   const data = plots.get(name)?.data;
   if (!data) return;
   const value = place == null ? data[1].findLast((item) => item !== null) : data[1][place];
-  const where = place == null ? "" : `step ${data[0][place]}: `;
+  const where = place == null ? "" : `training step ${data[0][place]}: `;
   figure.querySelector("[data-value]").textContent = `${where}${readable(value)}`;
 }
 

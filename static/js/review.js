@@ -1,6 +1,7 @@
 // The desk: one item and its form. The next item is fetched ahead, a press answers at once, and what was said is sent
 // meanwhile: "saving", "saved 14:02", or "not saved" with what to do. Without this file all of it works by plain forms.
 
+import { writeMinute, writeMoment } from "./clock.js";
 import { dropDraft, dropFromOutbox, putIntoOutbox, readOutbox, restoreDraft, saveDraft, sweepDrafts } from "./review_keep.js";
 import { firstOpenBox, focusForm, isAnswered, markBox, startReviewKeys } from "./review_keys.js";
 import { openSocket } from "./socket.js";
@@ -188,7 +189,9 @@ function accept(review, waiting) {
     lastId = review;
     document.getElementById("undo").disabled = false;
   }
-  say(`Saved ${new Date().toLocaleTimeString([], { hour: "2-digit", minute: "2-digit" })}`);
+  const now = new Date();
+  say(`Saved ${writeMinute(now)}`);
+  document.getElementById("saved").title = writeMoment(now);
   count(COUNTED[waiting.action]);
   hear();
   showUnsaved();

@@ -1,5 +1,7 @@
 // Keeps "3 min ago" true and shows the exact time in the reader's own zone.
 
+import { writeMoment } from "./clock.js";
+
 export function startTimes() {
   refresh();
   setInterval(refresh, 20_000);
@@ -12,7 +14,7 @@ function refresh() {
   for (const time of document.querySelectorAll("time[datetime]")) {
     const at = new Date(time.dateTime);
     time.textContent = inWords((now - at.getTime()) / 1000);
-    time.title = `${at.toLocaleString(undefined, { dateStyle: "medium", timeStyle: "long" })} (${time.dateTime})`;
+    time.title = `${writeMoment(at)} (${time.dateTime})`;
   }
 }
 

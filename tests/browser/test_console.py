@@ -80,6 +80,55 @@ async def test_a_person_rewards_by_key_and_undoes_it(
     await expect(page.locator("#reward-panel .big-reward")).to_have_text("+0.25", timeout=SOON_MS)
 
 
+FITS = """(select) => {
+    const style = getComputedStyle(select);
+    const pen = document.createElement('canvas').getContext('2d');
+    pen.font = style.font;
+    const words = select.selectedOptions[0].textContent;
+    const room = select.clientWidth - parseFloat(style.paddingLeft) - parseFloat(style.paddingRight);
+    return pen.measureText(words).width <= room;
+}"""
+
+
+async def test_a_form_that_is_pressed_twice_is_sent_once(window: Window, owner: User, agent: Agent) -> None:
+    await window.log_in(owner.email, PASSWORD)
+    await window.open("/p/shop/agents")
+    page = window.page
+    await page.get_by_label("Name").fill("Second clerk")
+    await page.evaluate(PRESS, ["main form .primary", "main form .primary"])
+    await page.wait_for_url("**/agents/second-clerk")
+    await expect(page.locator(".notice")).to_have_count(1)
+    assert await Agent.objects.filter(name="Second clerk").acount() == 1
+    await page.go_back()
+    await page.get_by_label("Name").fill("Third clerk")
+    await page.get_by_role("button", name="Create agent").click()
+    await page.wait_for_url("**/agents/third-clerk")
+
+
+async def test_a_new_run_shows_its_button_all_the_time_and_says_what_was_chosen_in_its_address(
+    window: Window, owner: User, ready: list[Trajectory]
+) -> None:
+    await window.log_in(owner.email, PASSWORD)
+    page, launch = window.page, window.page.get_by_role("button", name="Launch run")
+    for width, height in ((1360, 620), (360, 740)):
+        await page.set_viewport_size({"width": width, "height": height})
+        await window.open("/p/shop/runs/new")
+        for place in ("0", "document.body.scrollHeight / 2"):
+            await page.evaluate(f"window.scrollTo(0, {place})")
+            await expect(launch).to_be_in_viewport(ratio=1)
+    await page.set_viewport_size({"width": 1360, "height": 860})
+    for algorithm in ("hindsight", "sft", "preference", "policy_gradient"):
+        await page.get_by_label("Learns from").select_option(algorithm)
+        assert await page.get_by_label("Learns from").evaluate(FITS), algorithm
+    await page.get_by_label("Learns from").select_option("unpaired")
+    await page.wait_for_url("**/runs/new?recipe.algorithm=unpaired&recipe.n_steps=1&recipe.trajectories_per_step=2")
+    await page.reload()
+    await expect(page.get_by_label("Learns from")).to_have_value("unpaired")
+    await page.evaluate(PRESS, [".launch .primary", ".launch .primary"])
+    await page.wait_for_url("**/runs/run_*")
+    assert await Run.objects.acount() == 1
+
+
 async def test_quick_presses_are_taken_one_after_the_other(
     window: Window, owner: User, trajectory: Trajectory, policy: Policy
 ) -> None:

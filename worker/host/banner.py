@@ -26,8 +26,15 @@ def render_banner(welcome: Welcome) -> str:
     """Return the banner as text."""
     parts = [_links(welcome), _curl(welcome), _openclaw(welcome)]
     line = "─" * 78
+    return f"\n{line}\n" + "\n\n".join(parts) + f"\n{line}\n{_last_words(welcome)}\n"
+
+
+def _last_words(welcome: Welcome) -> str:
+    """Where to go now, by which log-in, and how to end: what stands above may have left the window."""
+    where = f"Ready{'' if welcome.has_engine else ', but for an engine'}: {welcome.base_url}/"
+    password = f"password {welcome.password}" if welcome.password else f"the password in {welcome.credentials_file}"
     end = "Ctrl-C" if welcome.can_be_interrupted else "`make stop`"
-    return f"\n{line}\n" + "\n\n".join(parts) + f"\n{line}\n{end} stops everything.\n"
+    return f"{where}\nLog in as {welcome.email}, {password}\n{end} stops everything."
 
 
 def _links(welcome: Welcome) -> str:

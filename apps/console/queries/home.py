@@ -8,6 +8,7 @@ from django.db import models
 
 from apps.accounts.models import ApiKey, Project, Role, User
 from apps.console.queries.counting import Count, count_up_to
+from apps.console.queries.imports import was_captured
 from apps.registry.models import Alias, AliasName, Engine, EngineState, Policy, Version, VersionState
 from apps.registry.queries import find_context_length
 from apps.training.models import ACTIVE_STATES, BatchState, BatchTrajectory, Run
@@ -72,12 +73,6 @@ def find_policy(project: Project) -> Policy | None:
     return Policy.objects.filter(project=project).first()
 
 
-def model_name(project: Project) -> str:
-    """Return the model name for snippets."""
-    policy = find_policy(project)
-    return policy.slug if policy else "default"
-
-
 def context_length(project: Project) -> int | None:
     """Return how many tokens the project's engines have for request and answer, None where none has told yet."""
     policy = find_policy(project)
@@ -101,9 +96,9 @@ def read_loop(project: Project) -> Loop:
     return Loop(
         captured=count_up_to(trajectories),
         rewarded=count_up_to(trajectories.exclude(reward=None)),
-        trained=count_up_to(trained),
+        trained=count_up_to(trained.values("trajectory").distinct()),
         versions=count_up_to(Version.objects.filter(policy__project=project, state=VersionState.READY)),
-        served=count_up_to(Step.objects.filter(version=live)) if live else Count(n=0),
+        served=count_up_to(Step.objects.filter(was_captured("trajectory_id"), version=live)) if live else Count(n=0),
         live=live,
         live_since=alias.switched_at if alias else None,
     )
@@ -114,7 +109,7 @@ def read_set_up(project: Project) -> SetUp:
     return SetUp(
         has_agent=project.agents.exists(),
         has_key=ApiKey.objects.filter(agent__project=project).exists(),
-        has_call=project.trajectories.filter(deleted_at=None).exists(),
+        has_call=project.trajectories.filter(was_captured(), deleted_at=None).exists(),
         has_reward=project.trajectories.filter(deleted_at=None, reward__isnull=False).exists(),
         has_run=project.runs.exists(),
         has_version=Version.objects.filter(policy__project=project, state=VersionState.READY, number__gt=0).exists(),
@@ -124,6 +119,11 @@ def read_set_up(project: Project) -> SetUp:
 def active_runs(project: Project) -> list[Run]:
     """Return runs that are queued or under way, newest first."""
     return list(project.runs.filter(state__in=ACTIVE_STATES).order_by("-pk")[:RUNS_SHOWN])
+
+
+def last_run(project: Project) -> Run | None:
+    """Return the run that was launched last, if there was one."""
+    return project.runs.order_by("-pk").first()
 
 
 def latest_trajectories(project: Project) -> list[Trajectory]:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from django.db.models import Avg, Count, Q
 
 from apps.accounts.models import Project
+from apps.console.queries.imports import was_captured
 from apps.core.errors import NotFound
 from apps.registry.models import Alias, AliasName, Engine, Policy, Version, VersionState
 from apps.trajectories.blindness import NOTHING, Hidden
@@ -70,7 +71,7 @@ def read_model_line(project: Project, *, hidden: Hidden = NOTHING) -> ModelLine 
 
 def _row(version: Version, aliases: list[Alias], *, hidden: Hidden) -> VersionRow:
     spoken = Trajectory.objects.filter(
-        project_id=version.policy.project_id, deleted_at=None, steps__version=version
+        was_captured(), project_id=version.policy.project_id, deleted_at=None, steps__version=version
     ).order_by("-pk")
     recent = spoken.values("pk").distinct()[:SAMPLE]
     seen = Avg("reward", filter=~Q(pk__in=hidden))

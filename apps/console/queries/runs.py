@@ -6,6 +6,7 @@ from datetime import datetime
 from itertools import pairwise
 from statistics import mean, pstdev
 
+from django.db.models import Max, Min
 from django.utils import timezone
 
 from apps.accounts.models import Project
@@ -13,7 +14,7 @@ from apps.core.errors import NotFound
 from apps.core.ids import is_id
 from apps.core.paging import Page as KeysetPage
 from apps.core.paging import page_newest_first
-from apps.registry.models import Version, VersionState
+from apps.registry.models import Alias, AliasName, Version, VersionState
 from apps.training.models import Attempt, Batch, BatchState, BatchTrajectory, Metric, Run, RunEvent, RunState
 from apps.training.queries import MEAN, find_hidden_steps, hide_means
 from apps.trajectories.blindness import NOTHING, Hidden
@@ -91,13 +92,13 @@ CHARTS: tuple[tuple[str, str, str, str], ...] = (
     ("clip_fraction", "Clipped", "", "Share of tokens outside the clip range"),
     ("value_loss", "Critic's loss", "", "How far the critic's expectations were from what came"),
     ("masked_fraction", "Masked", "", "Share of tokens that the correction gives no weight"),
-    ("step_scale", "Step taken", "", "What the guard of the sample size left of each step, on average"),
+    ("step_scale", "Optimizer step taken", "", "What the guard of the sample size left of each step, on average"),
     ("reference_kl", "KL to the base", "nats", "Estimated distance to the base model; 0 where no recipe asks for it"),
     ("grad_norm", "Gradient norm", "", "Before clipping"),
     ("mean_logprob_diff", "Trainer − engine", "nats", "Mean gap of log-probs before any update"),
     ("staleness_mean", "Staleness", "versions", "How far behind the speaking version was, on average"),
     ("tokens_per_s", "Tokens/s", "", "Computed by the trainer"),
-    ("seconds", "Seconds a step", "s", "Training only"),
+    ("seconds", "Trainer's time", "s", "Of a training step, without waiting for data and engines"),
 )
 
 
@@ -117,6 +118,15 @@ class Progress:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Made:
+    """Numbers of versions: the first and the last that a run published, and the one of them that is live."""
+
+    first: int
+    last: int
+    live: int | None
+
+
+@dataclass(frozen=True, kw_only=True)
 class RunView:
     """Everything on the page of a run."""
 
@@ -129,6 +139,7 @@ class RunView:
     batches: list[Batch]
     place: int | None
     unverified: Version | None
+    made: Made | None
 
     @property
     def can_cancel(self) -> bool:
@@ -159,7 +170,7 @@ def read_run(run: Run, *, hidden: Hidden = NOTHING) -> RunView:
     attempts = list(run.attempts.order_by("-number")[:20])
     # Read after the attempts: a run that is claimed in between must not stand as queued beside its running attempt.
     run.refresh_from_db(fields=["state", "status_line", "error"])
-    batches = list(run.batches.order_by("-step", "-pk")[:BATCHES_SHOWN])
+    batches = list(run.batches.select_related("version").order_by("-step", "-pk")[:BATCHES_SHOWN])
     kept_back = find_hidden_steps(run, hidden=hidden)
     hide_means(batches, steps=kept_back)
     return RunView(
@@ -172,6 +183,22 @@ def read_run(run: Run, *, hidden: Hidden = NOTHING) -> RunView:
         batches=batches,
         place=_place_in_queue(run),
         unverified=_find_unverified(run),
+        made=_find_made(run),
+    )
+
+
+def _find_made(run: Run) -> Made | None:
+    """Return the numbers of the versions that the run published, None while it has published none."""
+    numbers = Version.objects.filter(policy=run.policy_id, lineage__run_id=run.pk).aggregate(
+        Min("number"), Max("number")
+    )
+    if numbers["number__max"] is None:
+        return None
+    live = Alias.objects.filter(policy=run.policy_id, name=AliasName.LIVE, version__lineage__run_id=run.pk)
+    return Made(
+        first=numbers["number__min"],
+        last=numbers["number__max"],
+        live=live.values_list("version__number", flat=True).first(),
     )
 
 

@@ -2,7 +2,7 @@
 
 from base64 import b64decode
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count, groupby
 from typing import Any
 
@@ -10,6 +10,7 @@ from django.db.models import QuerySet
 
 from apps.accounts.models import User
 from apps.console.break_hints import BREAK_HINTS
+from apps.console.queries.imports import find_import
 from apps.console.queries.rewards import own_step_values
 from apps.console.queries.tokens import read_tokens
 from apps.console.transcript import Message, decode_json, iterate_images, pretty_json, read_message, read_messages
@@ -17,12 +18,13 @@ from apps.core.errors import NotFound
 from apps.core.ids import is_id
 from apps.registry.models import Version
 from apps.training.models import BatchTrajectory
-from apps.trajectories.datasets.models import DatasetMember
+from apps.trajectories.datasets.models import DatasetMember, Import
 from apps.trajectories.messages import says_the_same
 from apps.trajectories.models import Exchange, ExchangeStatus, PrefixBreak, Step, Trajectory
 from apps.trajectories.trie import load_messages, read_new_messages
 
 PER_PAGE = 50
+SLOW_S, SLOW_START_S = 10.0, 2.0
 MESSAGES_SHOWN = 200  # the last of a whole prompt
 RAW_SHOWN = 200_000  # characters of each part
 # What a card does not need; of a parent it needs the index alone.
@@ -53,6 +55,8 @@ class StepCard:
     branch_of: int | None
     own_value: float | None
     usage: str = ""  # what the engine counted, of a step whose own tokens are not known
+    waited_s: float | None = None  # until the first token, of a call that was streamed
+    is_call: bool = False  # it went through the gateway, so that its time was measured
 
     @property
     def n_left_out(self) -> int:
@@ -67,6 +71,15 @@ class StepCard:
     @property
     def seconds(self) -> float:
         return (self.step.ended_at - self.step.started_at).total_seconds()
+
+    @property
+    def is_slow(self) -> bool:
+        """It took so long, in all or until the first token, that people ask where the time went."""
+        return self.waited_s is not None and (self.seconds >= SLOW_S or self.waited_s >= SLOW_START_S)
+
+    @property
+    def answering_s(self) -> float:
+        return self.seconds - (self.waited_s or 0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,6 +115,7 @@ class Lineage:
     versions: list[Version]
     entries: list[BatchTrajectory]
     memberships: list[DatasetMember]
+    imported: Import | None
 
 
 def find_step(trajectory: Trajectory, step_id: str) -> Step:
@@ -145,11 +159,13 @@ def read_cards(steps: Sequence[Step], *, own: dict[str, float]) -> list[StepCard
     """Return cards for neighbouring steps of one trajectory."""
     cards = []
     previous_main: str | None = steps[0].parent_id if steps else None
-    usages = _read_usages(steps)
+    usages, waits = _read_usages(steps), _read_waits(steps)
     for step in steps:
         parent = step.parent if step.parent_id and step.parent_id != previous_main else None
         branch_of = parent.index if parent else None
-        cards.append(read_card(step, branch_of=branch_of, own_value=own.get(step.id), usage=usages.get(step.id, "")))
+        card = read_card(step, branch_of=branch_of, own_value=own.get(step.id), usage=usages.get(step.id, ""))
+        is_call = step.exchange_id in waits
+        cards.append(replace(card, waited_s=waits.get(step.exchange_id), is_call=is_call))
         if not step.side_call:
             previous_main = step.id
     return cards
@@ -171,6 +187,16 @@ def _read_usages(steps: Sequence[Step]) -> dict[str, str]:
         if type(n_in) is int and type(n_out) is int:
             usages[by_exchange[exchange.pk]] = f"{n_in:,} + {n_out:,}"
     return usages
+
+
+def _read_waits(steps: Sequence[Step]) -> dict[str, float | None]:
+    """Return, by call, the seconds until the first token; None where the answer came whole, so that nobody knows."""
+    calls = Exchange.objects.filter(pk__in=[step.exchange_id for step in steps])
+    times = calls.values_list("pk", "started_at", "first_token_at", "is_streamed")
+    return {
+        pk: (first - start).total_seconds() if is_streamed and first else None
+        for pk, start, first, is_streamed in times
+    }
 
 
 def read_card(
@@ -244,7 +270,12 @@ def read_lineage(trajectory: Trajectory) -> Lineage:
     versions = Version.objects.filter(pk__in=spoke).select_related("policy").order_by("number")
     entries = BatchTrajectory.objects.filter(trajectory=trajectory).select_related("batch__run").order_by("pk")
     memberships = DatasetMember.objects.filter(trajectory=trajectory).select_related("dataset").order_by("-pk")
-    return Lineage(versions=list(versions[:20]), entries=list(entries[:20]), memberships=list(memberships[:20]))
+    return Lineage(
+        versions=list(versions[:20]),
+        entries=list(entries[:20]),
+        memberships=list(memberships[:20]),
+        imported=find_import(trajectory),
+    )
 
 
 def find_exchange(step: Step) -> Exchange | None:

@@ -12,6 +12,7 @@ from django.utils.safestring import SafeString
 
 from apps.console.grader_form import name_setting
 from apps.console.markdown import render_markdown
+from apps.training.batching import DiscardReason
 
 register = template.Library()
 
@@ -75,6 +76,13 @@ def said(value: object) -> str:
 
 
 register.filter(name_setting)
+
+
+@register.filter
+def why_left_out(reason: str) -> str:
+    """Why a step was not trained on, in words; a batch keeps the reason's name."""
+    known = DiscardReason.__members__.get(reason.upper())
+    return known.value if known else reason.replace("_", " ")
 
 
 @register.filter
@@ -150,6 +158,13 @@ def reward(value: float | None) -> dict[str, object]:
 def reward_of(context: Context, trajectory_id: str, value: float | None) -> dict[str, object]:
     """A reward of a trajectory, or of something in it: hidden while this person reviews the trajectory blind."""
     return {"value": value, "is_hidden": trajectory_id in context["page"].hidden}
+
+
+@register.inclusion_tag("console/parts/fault.html")
+def fault(error: object) -> dict[str, str]:
+    """What is wrong, as the first line of an error's message says; of a search also its text, a caret at the place."""
+    words, _, place = str(getattr(error, "message", error)).partition("\n")
+    return {"words": words.removeprefix("q, "), "place": place}
 
 
 @register.inclusion_tag("console/parts/tokens.html")

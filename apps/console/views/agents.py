@@ -8,8 +8,8 @@ from apps.accounts.services import create_agent, create_key, disable_key
 from apps.console.forms import AgentForm, KeyForm
 from apps.console.page import Page, project_page
 from apps.console.queries import agents as queries
-from apps.console.queries.home import context_length, model_name
-from apps.console.snippets import base_url, curl_chat, openai_python, openclaw_config, openclaw_warning
+from apps.console.queries.home import context_length, find_policy
+from apps.console.snippets import base_url, first_calls
 from apps.core.errors import ServiceError
 
 
@@ -84,16 +84,13 @@ def shown_key(page: Page, agent_slug: str, key_id: str) -> HttpResponse:
     found = queries.find_agent(page.project, agent_slug)
     key = queries.find_key(found, key_id)
     secret = str(page.request.session.pop(_slot(key), ""))
-    model, context = model_name(page.project), context_length(page.project)
     response = page.render(
         "console/new_key.html",
         agent=found,
         key=key,
         secret=secret,
-        curl=curl_chat(secret=secret, model=model),
-        python=openai_python(secret=secret, model=model),
-        openclaw=openclaw_config(secret=secret, model=model, context=context),
-        openclaw_warning=openclaw_warning(context),
+        policy=find_policy(page.project),
+        **first_calls(secret=secret, context=context_length(page.project)),
         base_url=base_url(),
     )
     response["Cache-Control"] = "no-store"

@@ -76,8 +76,10 @@ def new_version(page: Page, grader_id: str) -> HttpResponse:
 def dry_run(page: Page, grader_id: str, number: int) -> HttpResponse:
     """Try a version on a sample."""
     version = services.find_version(_find(page, grader_id), number)
-    services.start_dry_run(caller=page.caller, version=version, n_wanted=_read_count(page))
-    return page.done("Trying it on a sample.", to=_address(page, version))
+    n_wanted = _read_count(page)
+    services.start_dry_run(caller=page.caller, version=version, n_wanted=n_wanted)
+    words = f"{version} is tried on up to {n_wanted} trajectories: below is what it would say. Nothing is labelled."
+    return page.done(words, to=_address(page, version))
 
 
 @project_page("POST", role=Role.TRAINER)

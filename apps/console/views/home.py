@@ -11,7 +11,7 @@ from apps.console.page import Page, project_page
 from apps.console.queries import home as queries
 from apps.console.queries.links import find_address
 from apps.console.replies import refuse
-from apps.console.snippets import base_url, curl_chat, openai_python, openclaw_config, openclaw_warning
+from apps.console.snippets import base_url, first_calls
 from apps.core.errors import ServiceError
 
 PLACEHOLDER = "claw-…"
@@ -29,20 +29,18 @@ def projects(request: HttpRequest) -> HttpResponse:
 @project_page()
 def home(page: Page) -> HttpResponse:
     """The loop as five counts, what runs, and what to do first."""
-    model, context = queries.model_name(page.project), queries.context_length(page.project)
     return page.render(
         "console/home.html",
         loop=queries.read_loop(page.project),
         voice=queries.find_voice(page.project).value,
         set_up=queries.read_set_up(page.project),
         runs=queries.active_runs(page.project),
+        last_run=queries.last_run(page.project),
         trajectories=queries.latest_trajectories(page.project),
         engines_down=queries.engines_down(),
         base_url=base_url(),
-        curl=curl_chat(secret=PLACEHOLDER, model=model),
-        python=openai_python(secret=PLACEHOLDER, model=model),
-        openclaw=openclaw_config(secret=PLACEHOLDER, model=model, context=context),
-        openclaw_warning=openclaw_warning(context),
+        policy=queries.find_policy(page.project),
+        **first_calls(secret=PLACEHOLDER, context=queries.context_length(page.project)),
     )
 
 

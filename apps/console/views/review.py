@@ -17,6 +17,8 @@ from apps.feedback.queues.models import ItemState, Mode, QueueState, ReviewQueue
 from apps.feedback.schemas import find_schema
 from apps.feedback.score_schema import FieldKind
 from apps.trajectories.datasets.services import find_dataset
+from apps.trajectories.search.language import parse_query
+from apps.trajectories.search.services import find_strangers
 
 PER_PAGE = 50
 _NUMBERS = {"n_reviews": int, "hold_minutes": int, "sample_percent": float, "tolerance_percent": float}
@@ -110,6 +112,7 @@ def _render_settings(
         n_matching=n_matching,
         counted=filling.COUNTED,
         fault=fault,
+        strangers=[] if fault else find_strangers(project=page.project, query=parse_query(given["query"])),
         form_error=error,
         status=error.status if error else 200,
         curl=curl("POST", "/api/v1/review-queues", {"name": given.get("name", ""), "query": given["query"]}),

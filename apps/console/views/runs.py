@@ -31,10 +31,18 @@ def new_run(page: Page) -> HttpResponse:
     given = page.request.GET
     source = given.get("from")
     form = RunForm.of_run(queries.find_run(page.project, source)) if source else RunForm.of_choices(given)
-    response = _render_form(page, form, fits=not source and given.keys().isdisjoint(SIZE))
+    response = _render_form(page, form, fits=not source and _has_no_size(page, form))
     if page.is_htmx:
         response["HX-Replace-Url"] = f"{page.url('new_run')}?{form.address}"
     return response
+
+
+def _has_no_size(page: Page, form: RunForm) -> bool:
+    """Say whether nobody has said a size: none was sent, or the one that fitted what the choice before had ready."""
+    given = page.request.GET
+    changed = page.request.headers.get("HX-Trigger-Name", "")
+    is_choice = any(one.is_choice for one in form.fields if one.name == changed)
+    return given.keys().isdisjoint(SIZE) or (is_choice and given.get("taken_size") == form.size)
 
 
 def _launch(page: Page) -> HttpResponse:

@@ -10,6 +10,7 @@ from apps.accounts.models import Role
 from apps.console import table_look
 from apps.console.page import Page, project_page
 from apps.console.queries import trajectories as queries
+from apps.console.queries.imports import find_imported
 from apps.console.replies import with_toast
 from apps.console.snippets import curl
 from apps.core.errors import InvalidInput, NotFound
@@ -20,7 +21,7 @@ from apps.trajectories.search import views as saved_views
 from apps.trajectories.search.fields import FIELDS
 from apps.trajectories.search.language import Filter, Query, SearchError
 from apps.trajectories.search.models import SavedView
-from apps.trajectories.search.services import Found, TooSlow
+from apps.trajectories.search.services import Found, TooSlow, find_strangers
 
 
 @project_page()
@@ -41,9 +42,11 @@ def trajectories(page: Page) -> HttpResponse:
         "console/trajectories.html",
         status=fault.status if fault else 200,
         found=found,
+        imported=find_imported(found.items),
         filters=filters,
         strip=strip,
         fault=fault,
+        strangers=find_strangers(project=page.project, query=query),
         fields=FIELDS.values(),
         look=table_look.read_look(page.user),
         densities=table_look.DENSITIES.items(),

@@ -138,3 +138,12 @@ _ALL = (
     Field(name="to", wants=_MOMENT, read=read_end, example="to:7d"),
 )
 FIELDS = {field.name: field for field in _ALL}
+MEANT = {
+    "state": "is",
+    "status": "is",
+    "steps": "turns",
+    "score": "reward",
+    "since": "from",
+    "until": "to",
+    "model": "version",
+}

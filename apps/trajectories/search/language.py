@@ -8,10 +8,11 @@ Knows which fields there are (`fields.py`), nothing of tables.
 
 import re
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 
 from apps.core.errors import InvalidInput
 from apps.core.texts import NUL_OR_HALF, is_storable
-from apps.trajectories.search.fields import FIELDS, Field
+from apps.trajectories.search.fields import FIELDS, MEANT, Field
 
 MAX_LENGTH = 4000  # a page of ids fits
 MAX_TERMS = 30
@@ -106,6 +107,12 @@ def parse_query(text: str) -> Query:
     return _Reader(text).read()
 
 
+def _suggest(name: str) -> str:
+    """Return the field that was meant, in words, else all there are."""
+    meant = MEANT.get(name.lower()) or next(iter(get_close_matches(name.lower(), FIELDS, n=1)), "")
+    return f": do you mean {meant}, as in {FIELDS[meant].example}?" if meant else f"; there are {', '.join(FIELDS)}."
+
+
 class _Reader:
     """Walks over the text once, from left to right."""
 
@@ -145,7 +152,7 @@ class _Reader:
         field = FIELDS.get(named[1].lower())
         if field is None:
             raise self._error(
-                f"there is no field {named[1]!r}; there are {', '.join(FIELDS)}. Put a word that has a colon in quotes"
+                f"there is no field {named[1]!r}{_suggest(named[1])} Put a word that has a colon in quotes"
             )
         operator = ":" if named[2] == "=" else named[2]
         if operator != ":" and not field.is_ordered:

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
+from difflib import get_close_matches
 from time import monotonic
 from typing import Any
 
@@ -96,6 +97,18 @@ def name_terms(
     if is_excluded is not None:
         terms.append(Filter(field="is", operator=":", values=("excluded",), is_negated=not is_excluded))
     return terms
+
+
+def find_strangers(*, project: Project, query: Query) -> list[tuple[str, str]]:
+    """Return the agents that the search names and the project has not, each with the slug of the one that may be meant,
+    else ""."""
+    named = {
+        value for term in query.terms if isinstance(term, Filter) and term.field == "agent" for value in term.values
+    }
+    known = dict(project.agents.values_list("slug", "name")) if named else {}
+    slugs = {name.lower(): slug for slug, name in known.items()} | {slug: slug for slug in known}
+    near = {value: get_close_matches(value.lower(), slugs, n=1) for value in sorted(named - known.keys())}
+    return [(value, slugs[found[0]] if found else "") for value, found in near.items()]
 
 
 def find_page(*, project: Project, query: Query, before: str | None, limit: int, hidden: Hidden = NOTHING) -> Found:

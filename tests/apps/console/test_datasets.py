@@ -10,7 +10,10 @@ from pytest_django.fixtures import Settings
 
 from apps.accounts.access import Caller
 from apps.accounts.models import Agent, Project, User
+from apps.console.queries.home import read_loop, read_set_up
+from apps.console.queries.models import read_model_line
 from apps.feedback.importing import reward_imported
+from apps.registry.models import Version
 from apps.trajectories.datasets import export_job, exporting, import_job
 from apps.trajectories.datasets.models import Dataset, DatasetMember, Export, Import, Snapshot
 from apps.trajectories.datasets.services import take_snapshot
@@ -252,6 +255,23 @@ class TestImports:
         row = Trajectory.objects.get()
         assert row.title == "Weather?"
         assert "tokens not counted" in trainer_browser.get(f"/p/shop/trajectories/{row.pk}").content.decode()
+
+    def test_what_came_by_it_is_marked_and_counts_as_no_versions_word(
+        self, trainer_browser: Client, project: Project, source: Import, base: Version
+    ) -> None:
+        import_job.run_import(source.pk, reward=reward_imported)
+        row = Trajectory.objects.get()
+        row.steps.update(version=base)  # as of an export of ours, which names its versions
+        listed = trainer_browser.get("/p/shop/trajectories").content.decode().split(f'id="{row.pk}"')[1]
+        assert ">import</span>" in listed
+        assert "and not how long it took" in listed
+        assert "0.00 s" not in listed
+        assert f'href="{IMPORTS}/{source.id}"' in trainer_browser.get(f"/p/shop/trajectories/{row.pk}").content.decode()
+        line = read_model_line(project)
+        assert line is not None
+        assert [one.n_trajectories for one in line.rows] == [0]
+        assert str(read_loop(project).served) == "0"
+        assert not read_set_up(project).has_call
 
     def test_the_form_chooses(self, trainer_browser: Client, dataset: Dataset, agent: Agent) -> None:
         send(trainer_browser, LINE, dataset=dataset.id, channel="val", on_error="all", again="1", row_format="openai")

@@ -220,6 +220,7 @@ class TestGrader:
         assert trainer_browser.post(f"{address}/1/dry-run", {"n": "5"})["Location"] == f"{address}?version=1"
         run_dry_run(DryRun.objects.get().pk)
         html = trainer_browser.get(address).content.decode()
+        assert "no-hi@v1 is tried on up to 5 trajectories" in html
         assert "<strong>1</strong> have the same sign" in html
         assert 'id="grader-actions" data-live' in html  # the page in front of somebody learns that it is tried
         assert "Try it first" not in html

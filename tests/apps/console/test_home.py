@@ -1,15 +1,18 @@
 """A project's home."""
 
+import re
 from collections.abc import Callable
 
 from django.test import Client
 from django.utils import timezone
 
+from apps.accounts.access import Caller
 from apps.accounts.models import Project, User
 from apps.console.queries.counting import count_up_to
 from apps.console.queries.home import list_projects, read_loop, read_set_up
 from apps.registry.models import Engine, EngineState, Version
-from apps.training.models import Run
+from apps.training.models import Batch, BatchState, BatchTrajectory, Run, RunState
+from apps.training.services import launch_run
 from apps.trajectories.models import Trajectory
 from tests.factories.registry import EngineFactory
 
@@ -18,6 +21,46 @@ def test_the_loop_is_counted(project: Project, ready: list[Trajectory], trajecto
     loop = read_loop(project)
     counts = [str(count) for count in (loop.captured, loop.rewarded, loop.trained, loop.versions, loop.served)]
     assert counts == ["3", "2", "0", "1", "3"]
+
+
+def test_what_was_trained_on_twice_counts_once(project: Project, run: Run, ready: list[Trajectory]) -> None:
+    for step in (1, 2):
+        batch = Batch.objects.create(run=run, step=step, state=BatchState.TRAINED, n_samples=2)
+        for row in ready:
+            BatchTrajectory.objects.create(
+                batch=batch, policy=run.policy, trajectory=row, reward=row.reward, use=f"{run.id}/{step}"
+            )
+    assert str(read_loop(project).trained) == "2"
+
+
+def test_where_nothing_trains_the_home_says_what_there_is_to_do(
+    owner_browser: Client, ready: list[Trajectory], project: Project
+) -> None:
+    def read() -> str:
+        part = owner_browser.get("/p/shop/").content.decode().split('id="home-runs"')[1].split("</section>")[0]
+        return " ".join(re.sub(r"<[^>]+>", "", part).split())
+
+    assert "Launch a run on what has a reward" in read()
+    Trajectory.objects.update(reward=None)
+    assert "A run can be launched once some trajectories have rewards" in read()
+    Trajectory.objects.update(reward=1.0)
+    run = launch_run(
+        project=project,
+        caller=Caller(key=None, user=project.team.memberships.get(role="owner").user),
+        recipe={"algorithm": "sft"},
+        selection={},
+        name="first",
+    )
+    Run.objects.filter(pk=run.pk).update(state=RunState.FAILED, ended_at=timezone.now())
+    said = read()
+    assert "The last run, first, failed just now." in said
+    assert "Launch" not in said
+
+
+def test_programs_are_told_the_name_that_works_in_every_project(owner_browser: Client, base: Version) -> None:
+    html = owner_browser.get("/p/shop/").content.decode()
+    assert "&quot;model&quot;: &quot;default&quot;" in html
+    assert "the same as <code>shop</code>" in html
 
 
 def test_counts_stop_at_their_limit(ready: list[Trajectory], trajectory: Trajectory) -> None:

@@ -17,7 +17,7 @@ from apps.core.ids import new_id
 from apps.feedback.queues.filling import add_trajectories
 from apps.feedback.queues.services import create_queue
 from apps.feedback.queues.working import take_review
-from apps.registry.models import Policy, Version, VersionState
+from apps.registry.models import Alias, AliasName, Policy, Version, VersionState
 from apps.training.models import Attempt, AttemptState, Batch, BatchState, BatchTrajectory, Metric, Run, RunState
 from apps.trajectories.datasets.services import take_snapshot
 from apps.trajectories.models import Trajectory
@@ -62,7 +62,7 @@ def test_the_form_warns_of_what_a_launch_would_meet(trainer_browser: Client, rea
     assert "a run would wait for 6 more, and fail without them after 10 min" in ask(
         **{"recipe.trajectories_per_step": "8"}
     )
-    assert "Enough for 1 of 2 steps" in ask()
+    assert "Enough for 1 of 2 training steps" in ask()
     enough = ask(**{"recipe.n_steps": "1"})
     assert "Enough for" not in enough
     assert "notice" not in enough.split('id="readiness"')[1].split("</section>")[0]
@@ -96,6 +96,25 @@ def test_the_form_opens_with_a_size_that_what_is_ready_fills(
         add_trajectory(reward=number / 2, group="one" if number < 2 else "")
     grouped = trainer_browser.get("/p/shop/runs/new?recipe.estimator=rloo&recipe.group_size=2").content.decode()
     assert size_of(grouped) == ("1", "2")
+
+
+def test_a_size_that_nobody_typed_follows_the_choice(
+    trainer_browser: Client, add_trajectory: Callable[..., Trajectory]
+) -> None:
+    add_trajectory(reward=1.0, step={"version": None})
+    html = trainer_browser.get("/p/shop/runs/new").content.decode()
+    assert size_of(html) == ("8", "48")
+    assert 'name="taken_size" value="8x48"' in html
+    sent = {"recipe.algorithm": "sft", "recipe.n_steps": "8", "recipe.trajectories_per_step": "48"}
+    chosen = {"HX-Request": "true", "HX-Trigger-Name": "recipe.algorithm"}
+
+    def ask(taken: str, headers: dict[str, str]) -> tuple[str, str]:
+        answer = trainer_browser.get("/p/shop/runs/new", {**sent, "taken_size": taken}, headers=headers)
+        return size_of(answer.content.decode())
+
+    assert ask("8x48", chosen) == ("1", "1")
+    assert ask("", chosen) == ("8", "48")
+    assert ask("8x48", {"HX-Request": "true", "HX-Trigger-Name": "selection.agent"}) == ("8", "48")
 
 
 def test_where_nothing_is_ready_the_size_is_the_usual_one(trainer_browser: Client, policy: Policy) -> None:
@@ -340,7 +359,7 @@ def test_the_page_of_a_run_leads_to_its_trajectories(
     assert 'data-chart="loss"' in html
     assert 'data-chart="reward_mean"' in html
     assert '"name": "loss"' in html
-    assert "1 stale" in html
+    assert "1: spoken by a version that is too old" in html
     inside = viewer_browser.get(f"/p/shop/runs/{run.id}/batches/1").content.decode()
     assert all(row.id in inside for row in ready)
     back = viewer_browser.get(f"/p/shop/trajectories/{ready[0].id}").content.decode()
@@ -397,6 +416,45 @@ def test_who_may_not_launch_sees_whom_to_ask(reviewer_browser: Client, owner_bro
     assert "Ask owner@example.org" in html
     assert html.index("Ask owner@example.org") < html.index('id="run-form"')  # before a form is filled in for nothing
     assert "and not launch it" not in owner_browser.get("/p/shop/runs/new").content.decode()
+
+
+def test_a_run_leads_to_the_versions_that_it_made(viewer_browser: Client, run: Run, policy: Policy) -> None:
+    address = f"/p/shop/runs/{run.id}"
+    assert "All versions" not in viewer_browser.get(address).content.decode()
+    for step in (1, 2):
+        version = VersionFactory.create(
+            policy=policy,
+            parent=run.start_version,
+            number=step,
+            adapter_path=f"/a/{step}",
+            sha256="ab" * 32,
+            lineage={"run_id": run.id, "step": step},
+        )
+        Batch.objects.create(run=run, step=step, state=BatchState.TRAINED, n_samples=2, version=version)
+    Run.objects.filter(pk=run.pk).update(state=RunState.SUCCEEDED, started_at=run.created_at, ended_at=timezone.now())
+    html = viewer_browser.get(address).content.decode()
+    assert (
+        'versions <a href="/p/shop/models#v1">1</a> to <a href="/p/shop/models#v2">2</a>; none of them is live' in html
+    )
+    assert '<a href="/p/shop/models">Models</a>' in html
+    Alias.objects.filter(policy=policy, name=AliasName.LIVE).update(version=version)
+    html = viewer_browser.get(address).content.decode()
+    assert "; version 2 is live" in html
+    assert html.count('href="/p/shop/models#v2">v2</a>') == 1  # in the row of its batch
+    assert (
+        'Made <a href="/p/shop/models#v1">version 1</a>' in viewer_browser.get(f"{address}/batches/1").content.decode()
+    )
+
+
+def test_only_a_run_under_way_says_what_is_left(viewer_browser: Client, run: Run) -> None:
+    def read() -> str:
+        return viewer_browser.get(f"/p/shop/runs/{run.id}").content.decode().split('class="stats"')[1].split("</dl>")[0]
+
+    assert "<dt>left</dt>" in read()
+    assert "<dt>so far</dt>" in read()
+    Run.objects.filter(pk=run.pk).update(state=RunState.SUCCEEDED, started_at=run.created_at, ended_at=timezone.now())
+    assert "<dt>left</dt>" not in read()
+    assert "<dt>took</dt>" in read()
 
 
 def test_the_page_costs_the_same_for_many_runs(

@@ -3,11 +3,13 @@
 import json
 from base64 import b64decode
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 from math import log
 
 import pytest
 from django.core.cache import cache
 from django.test import Client
+from django.utils import timezone
 
 from apps.accounts.access import Caller
 from apps.accounts.models import Agent, Project, User
@@ -360,6 +362,35 @@ def test_a_step_without_exact_tokens_has_no_entropy(
     row = add_trajectory(step={"is_exact": False, "completion_ids": [], "token_logprobs": []})
     html = owner_browser.get(f"/p/shop/trajectories/{row.id}/steps/0?view=entropy").text
     assert ("No exact tokens for this step" in html, fake_engine.asked) == (True, [])
+
+
+@pytest.mark.parametrize(
+    ("streamed", "all_s", "first_s", "words", "is_slow"),
+    [
+        (True, 9, 8.0, "8.0 s until the first token", True),
+        (True, 90, 1.0, "1.0 s until the first token", True),
+        (True, 9, 1.0, "1.0 s until the first token", False),
+        (False, 9, 8.0, "The answer came whole", False),
+    ],
+)
+def test_where_the_time_of_a_call_went_is_told(
+    owner_browser: Client,
+    add_trajectory: AddTrajectory,
+    streamed: bool,
+    all_s: float,
+    first_s: float,
+    words: str,
+    is_slow: bool,
+) -> None:
+    began = timezone.now()
+    times = {"started_at": began, "ended_at": began + timedelta(seconds=all_s)}
+    row = add_trajectory(step=times)
+    first = began + timedelta(seconds=first_s)
+    call_id = row.steps.get().exchange_id
+    ExchangeFactory.create(id=call_id, is_streamed=streamed, first_token_at=first, **times)
+    html = owner_browser.get(f"/p/shop/trajectories/{row.id}").content.decode()
+    assert words in html
+    assert ("of them before the first token" in html) == is_slow
 
 
 def test_the_raw_view_shows_the_exchange(owner_browser: Client, trajectory: Trajectory, step: Step) -> None:

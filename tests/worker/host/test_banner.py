@@ -50,3 +50,16 @@ def test_a_start_without_an_engine_says_so() -> None:
 def test_it_names_the_way_to_stop_that_works_here() -> None:
     assert render_banner(FIRST).endswith("Ctrl-C stops everything.\n")
     assert render_banner(replace(FIRST, can_be_interrupted=False)).endswith("`make stop` stops everything.\n")
+
+
+def test_its_last_lines_say_where_to_go_and_by_which_log_in() -> None:
+    assert render_banner(FIRST).splitlines()[-3:] == [
+        "Ready: http://127.0.0.1:8000/",
+        "Log in as admin@claw.localhost, password swordfish",
+        "Ctrl-C stops everything.",
+    ]
+    later = render_banner(replace(FIRST, password="", has_engine=False)).splitlines()
+    assert later[-3:-1] == [
+        "Ready, but for an engine: http://127.0.0.1:8000/",
+        "Log in as admin@claw.localhost, the password in /data/credentials.json",
+    ]

@@ -74,7 +74,9 @@ def test_it_reads_what_people_write() -> None:
 @pytest.mark.parametrize(
     ("text", "position", "words"),
     [
-        ("agent:shop agnt:shop", 11, "there is no field 'agnt'; there are agent, reward,"),
+        ("agent:shop agnt:shop", 11, "there is no field 'agnt': do you mean agent, as in agent:shop?"),
+        ("state:open", 0, "there is no field 'state': do you mean is, as in is:open?"),
+        ("colour:red", 0, "there is no field 'colour'; there are agent, reward,"),
         ("reward<much", 7, "reward wants a number, none or any, not 'much'"),
         ("reward<none", 7, "reward wants a number"),
         ("reward:nan", 7, "reward wants a number"),
