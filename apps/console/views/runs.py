@@ -12,6 +12,7 @@ from apps.console.run_form import SIZE, RunForm
 from apps.console.run_form_words import BASIC
 from apps.console.snippets import curl
 from apps.core.errors import ServiceError
+from apps.training.choices import OWN_SETTINGS
 from apps.training.services import cancel_run, launch_run, resume_run
 
 
@@ -40,8 +41,7 @@ def new_run(page: Page) -> HttpResponse:
 def _has_no_size(page: Page, form: RunForm) -> bool:
     """Say whether nobody has said a size: none was sent, or the one that fitted what the choice before had ready."""
     given = page.request.GET
-    changed = page.request.headers.get("HX-Trigger-Name", "")
-    is_choice = any(one.is_choice for one in form.fields if one.name == changed)
+    is_choice = page.request.headers.get("HX-Trigger-Name", "").partition(".")[2] in OWN_SETTINGS
     return given.keys().isdisjoint(SIZE) or (is_choice and given.get("taken_size") == form.size)
 
 
