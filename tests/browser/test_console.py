@@ -195,7 +195,7 @@ async def test_a_run_is_launched_and_its_curve_moves(
     await expect(page.locator(".ready-count")).to_have_text("12")
     await page.get_by_label("Name optional").fill("warmer")
     await page.get_by_role("spinbutton", name="Steps").fill("4")
-    await page.get_by_role("spinbutton", name="Batch trajectories a step").fill("2")
+    await page.get_by_role("spinbutton", name="Batch trajectories a training step").fill("2")
     await page.get_by_label("Reward, at least").fill("0.5")
     await page.get_by_label("Reward, at least").blur()
     await expect(page.locator(".ready-count")).to_have_text("8", timeout=SOON_MS)
