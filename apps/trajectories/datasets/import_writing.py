@@ -17,7 +17,7 @@ from apps.registry.queries import find_named_versions
 from apps.registry.vocabulary import read_vocabulary_size
 from apps.trajectories import messages as chat
 from apps.trajectories.copying import copy_rows
-from apps.trajectories.datasets.incoming import BadLine, Incoming, IncomingStep
+from apps.trajectories.datasets.incoming import BadLine, Incoming, IncomingStep, count_common
 from apps.trajectories.datasets.models import Import
 from apps.trajectories.models import Channel, Step, Trajectory, TrajectoryState
 from apps.trajectories.search.words import keep_words
@@ -105,6 +105,15 @@ def _make_title(incoming: Incoming) -> str:
     return chat.make_title(first.messages) if first.messages else ""
 
 
+@dataclass(frozen=True, slots=True)
+class _Made:
+    """A step with its messages and answer, as JSON."""
+
+    step: Step
+    incoming: IncomingStep
+    said: list[str]
+
+
 class _Writer:
     """Makes the steps of one trajectory, each where it goes on from another."""
 
@@ -114,7 +123,7 @@ class _Writer:
         self._versions = versions
         self._tools = tools
         self._index = TokenIndex()
-        self._made: list[tuple[Step, list[str]]] = []  # with its messages and answer, as JSON
+        self._made: list[_Made] = []
         self._spelled: dict[int, str] = {}
 
     def make_step(self, incoming: IncomingStep) -> Step:
@@ -161,11 +170,18 @@ class _Writer:
         if not incoming.messages:
             step.tail_messages = b"[]"
             return
-        messages = list(map(self._spell, incoming.messages))
-        parent, said = self._find_said(messages, follows=incoming.follows)
-        step.parent_id = parent.pk if parent else None
-        step.shared_messages, step.tail_messages = split_spelled(said, messages)
-        self._made.append((step, [*messages, self._spell(incoming.answer)]))
+        follows = incoming.follows
+        before = self._made[follows] if follows is not None and follows < len(self._made) else None
+        n_common = count_common(incoming, before.incoming) if before else 0
+        messages = before.said[:n_common] if before else []
+        messages += map(self._spell, incoming.messages[n_common:])
+        if before is None:
+            before, n_common = self._find_said(messages)
+        step.parent_id = before.step.pk if before else None
+        said = before.said if before else []
+        shared, step.tail_messages = split_spelled(said[n_common:], messages[n_common:])
+        step.shared_messages = n_common + shared
+        self._made.append(_Made(step, incoming, [*messages, self._spell(incoming.answer)]))
         self._keep_tools(step, incoming)
 
     def _spell(self, value: Any) -> str:
@@ -175,14 +191,12 @@ class _Writer:
             spelled = self._spelled[id(value)] = chat.dump_json(value)
         return spelled
 
-    def _find_said(self, messages: list[str], *, follows: int | None) -> tuple[Step | None, list[str]]:
-        """Return the step that these messages (JSON) go on from, and what had been said with it."""
-        if follows is not None and follows < len(self._made):
-            return self._made[follows]
+    def _find_said(self, messages: list[str]) -> tuple[_Made | None, int]:
+        """Return which of the steps before these messages (JSON) go on from, and how many of them it has."""
         near = self._made[-_LOOK_BACK:]
-        shares = [(count_shared(said, messages), place) for place, (_, said) in enumerate(near)]
+        shares = [(count_shared(made.said, messages), place) for place, made in enumerate(near)]
         shared, place = max(shares, default=(0, 0))
-        return near[place] if shared else (None, [])
+        return (near[place], shared) if shared else (None, 0)
 
     def _keep_tools(self, step: Step, incoming: IncomingStep) -> None:
         if incoming.tools:

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import pairwise
+from operator import is_
 from typing import Any
 
 from apps.core.texts import find_fault
@@ -127,12 +128,30 @@ def check_reward(line: int, reward: float | None, *, name: str) -> None:
         raise BadLine(line, f"{name}: a reward is a number from -1 to 1; this is {reward}: scale it first")
 
 
+def count_common(step: IncomingStep, follows: IncomingStep | None) -> int:
+    """Return how many messages the step has from the one that it follows: all of that one's, the very same, or none."""
+    if follows is None or len(follows.messages) > len(step.messages):
+        return 0
+    return len(follows.messages) if all(map(is_, follows.messages, step.messages)) else 0
+
+
 def hash_incoming(incoming: Incoming) -> str:
     """Return the SHA-256 (hex) over all that it says, but for its name and where in a file it stood."""
-    # `asdict` would copy every message of every step.
-    steps = [{**vars(step), "line": 0, "sampling": vars(step.sampling)} for step in incoming.steps]
+    return hashlib.sha256(tell_incoming(incoming).encode()).hexdigest()
+
+
+def tell_incoming(incoming: Incoming) -> str:
+    """Return all that: each message once, however many steps saw it."""
+    steps = [_tell_step(step, incoming.steps) for step in incoming.steps]
     content = {**vars(incoming), "line": 0, "source_id": "", "steps": steps}
-    return hashlib.sha256(json.dumps(content, sort_keys=True, default=_spell).encode()).hexdigest()
+    return json.dumps(content, sort_keys=True, default=_spell)
+
+
+def _tell_step(step: IncomingStep, steps: Sequence[IncomingStep]) -> dict[str, Any]:
+    n_common = count_common(step, None if step.follows is None else steps[step.follows])
+    # `asdict` would copy every message.
+    said = {"n_common": n_common, "messages": step.messages[n_common:]}
+    return {**vars(step), **said, "line": 0, "sampling": vars(step.sampling)}
 
 
 def _spell(value: Any) -> str:

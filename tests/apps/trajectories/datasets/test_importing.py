@@ -20,9 +20,11 @@ from apps.accounts.models import Agent, User
 from apps.core.errors import Conflict, Forbidden, InvalidInput, NotFound
 from apps.feedback.importing import reward_imported
 from apps.feedback.models import Label
-from apps.trajectories.datasets import import_job, importing, storage
+from apps.trajectories.datasets import import_job, import_writing, importing, storage
+from apps.trajectories.datasets.chat_lines import read_openai
 from apps.trajectories.datasets.import_writing import write_trajectories
 from apps.trajectories.datasets.importing import ImportSettings
+from apps.trajectories.datasets.incoming import tell_incoming
 from apps.trajectories.datasets.models import AddedBy, Dataset, DatasetMember, Import, ImportedTrajectory
 from apps.trajectories.models import Step, Trajectory, TrajectoryState
 from apps.trajectories.search.language import parse_query
@@ -552,3 +554,39 @@ class TestStart:
         with pytest.raises(storage.DiskFull, match="make room"):
             import_file(as_lines([CHAT]), agent=agent, caller=caller)
         assert not ImportedTrajectory.objects.exists()
+
+
+def talk(n_turns: int) -> dict[str, Any]:
+    """Return a conversation of so many answers."""
+    turns = [{"user": f"Question {turn}?", "assistant": f"Answer {turn}."} for turn in range(n_turns)]
+    return {"messages": [{"role": role, "content": text} for turn in turns for role, text in turn.items()]}
+
+
+class TestLongConversations:
+    def test_each_message_is_told_once(self) -> None:
+        few, many = (len(tell_incoming(read_openai([(1, talk(n))]))) for n in (50, 100))
+        assert many < 2.1 * few
+
+    def test_each_message_is_spelled_when_it_is_new(
+        self, import_rows: ImportRows, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        spell, spelled = import_writing._Writer._spell, list[Any]()
+
+        def count(self: import_writing._Writer, value: Any) -> str:
+            spelled.append(value)
+            return spell(self, value)
+
+        monkeypatch.setattr(import_writing._Writer, "_spell", count)
+        import_rows(talk(100))
+        assert (
+            len(spelled) == 4 * 100 - 1
+        )  # a question, and an answer as what is said, kept and, but for the last, heard
+        views = load_steps(Trajectory.objects.get())
+        assert [view.row.shared_messages for view in views] == list(range(0, 200, 2))
+        assert views[-1].messages == talk(100)["messages"][:-1]
+
+    def test_what_was_said_early_makes_another_conversation(self, import_rows: ImportRows) -> None:
+        import_rows(talk(3))
+        other = talk(3)
+        other["messages"][0] = {"role": "user", "content": "Another question?"}
+        assert (import_rows(other, talk(3)).n_imported, Trajectory.objects.count()) == (1, 2)
