@@ -1,18 +1,40 @@
-"""Writes many new rows by COPY. `bulk_create` makes one statement of them, which Django and psycopg take apart, fill in
-as text and put together again: that takes longer than all else that the recorder does. Knows no table.
+"""Reads and writes many long rows in Postgres' binary form. Knows no table.
+
+New rows go by COPY: `bulk_create` makes one statement of them, which Django and psycopg take apart, fill in as text and
+put together again, and that takes longer than all else that the recorder does.
 """
 
 import re
 from collections.abc import Callable, Sequence
 from functools import cache
 from operator import attrgetter
-from typing import Any
+from typing import Any, TypeVar
 
+import psycopg
 from django.db import connection, models
 from psycopg import sql
 from psycopg.types.json import Jsonb
 
+Row = TypeVar("Row", bound=models.Model)
+
 _SIZE = re.compile(r"\(\d+\)")  # of varchar(64): the type's name is without
+
+
+def read_rows(rows: models.QuerySet[Row]) -> list[Row]:
+    """Return the rows of a plain query, whole. Raises Django's database errors."""
+    statement, values = rows.query.sql_with_params()
+    fields = _list_fields(rows.model)
+    names = [field.attname for field in fields]
+    convert = [(place, field.from_db_value) for place, field in enumerate(fields) if hasattr(field, "from_db_value")]
+    connection.ensure_connection()
+    found = []
+    with connection.wrap_database_errors, psycopg.Cursor(connection.connection) as cursor:
+        for row in cursor.execute(statement, values, binary=True):
+            read = list(row)
+            for place, from_db_value in convert:
+                read[place] = from_db_value(read[place], None, connection)
+            found.append(rows.model.from_db(rows.db, names, read))
+    return found
 
 
 def copy_rows(rows: Sequence[models.Model]) -> None:

@@ -6,7 +6,7 @@ from itertools import takewhile
 
 from apps.core.contracts.arrays import ID_BYTES
 from apps.trajectories import sessions
-from apps.trajectories.calls import Answer, Call, UnreadableExchange, read_call
+from apps.trajectories.calls import Answer, Call, UnreadableExchange
 from apps.trajectories.messages import is_system, spell
 from apps.trajectories.models import Exchange, Opening, PrefixBreak, Step, Trajectory
 from apps.trajectories.placing import Caller, Place, find_place, read_ahead, start_trajectory
@@ -27,17 +27,17 @@ class FoldedCall:
     choices: tuple[int, ...] = ()
 
 
-def fold_exchanges(exchanges: Sequence[Exchange]) -> list[FoldedCall]:
-    """Add the exchanges' steps to their trajectories, in order.
+def fold_calls(calls: Sequence[Call]) -> list[FoldedCall]:
+    """Add the calls' steps to their trajectories, in order.
 
     A call that got no answer makes no step; its trajectory, if it has one, is marked. A call that ended after its
     trajectory was complete is kept there, out of training. Raises UnreadableExchange when one has no place at all.
     """
     shared = SharedRows()
-    shared.read_callers(exchanges)
-    calls = [(read_call(exchange), _find_caller(exchange, shared=shared)) for exchange in exchanges]
-    read_ahead(calls, shared=shared)
-    folded = [_fold_call(call, caller, shared=shared) for call, caller in calls]
+    shared.read_callers([call.exchange for call in calls])
+    called = [(call, _find_caller(call.exchange, shared=shared)) for call in calls]
+    read_ahead(called, shared=shared)
+    folded = [_fold_call(call, caller, shared=shared) for call, caller in called]
     shared.write()
     return folded
 

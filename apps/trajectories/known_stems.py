@@ -5,6 +5,7 @@ In memory only, and it changes nothing: a stem stays as it was written.
 
 from collections.abc import Sequence
 
+from apps.trajectories.copying import read_rows
 from apps.trajectories.least_used import LeastUsed
 from apps.trajectories.models import Exchange, Stem
 from apps.trajectories.stems import SHARED
@@ -19,7 +20,7 @@ def read_stems(exchanges: Sequence[Exchange]) -> None:
     needed = {exchange.stem_id for exchange in exchanges if exchange.stem_id}
     known = {stem_id: stem for stem_id in needed if (stem := _stems.find(stem_id)) is not None}
     if unknown := needed - known.keys():
-        for stem in Stem.objects.filter(pk__in=unknown):
+        for stem in read_rows(Stem.objects.filter(pk__in=unknown)):
             known[stem.id] = stem
             _stems.keep(stem.id, stem, n_bytes=sum(len(getattr(stem, name) or b"") for name in SHARED))
     for exchange in exchanges:

@@ -7,6 +7,8 @@ conversation's user never outlive it here.
 from collections.abc import Callable
 from itertools import takewhile
 
+from django.db import connection
+
 from apps.core.contracts.arrays import ID_BYTES
 from apps.trajectories.calls import Call
 from apps.trajectories.least_used import LeastUsed
@@ -57,6 +59,7 @@ class Openings:
         rows = Opening.objects.filter(project_id=project_id, digest=digest)
         opening = rows.first()
         if opening is None:
+            _wait_for_disk()
             made = Opening(project_id=project_id, digest=digest, messages=system.encode())
             Opening.objects.bulk_create([made], ignore_conflicts=True)
             return rows.get()
@@ -72,6 +75,13 @@ def _settle(opening: Opening, prompt: bytes, *, load: Load) -> Opening:
         return locked
     shared, _ = split_tokens(load(locked.example_id).token_ids, prompt)
     if shared * ID_BYTES >= LEAST_BYTES:
+        _wait_for_disk()
         locked.token_ids = prompt[: shared * ID_BYTES]
         locked.save(update_fields=["token_ids"])
     return locked
+
+
+def _wait_for_disk() -> None:
+    """Have this transaction's commit wait for the disk, whatever the recorder wanted: who reads an opening keeps it."""
+    with connection.cursor() as cursor:
+        cursor.execute("SET LOCAL synchronous_commit TO on")

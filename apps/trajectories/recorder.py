@@ -5,8 +5,10 @@ lock for each agent keeps its calls in order, and `folded_at` is set in the tran
 Knows nothing of what is in an exchange.
 """
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import structlog
 from django.db import OperationalError, connection, transaction
@@ -14,8 +16,10 @@ from django.utils import timezone
 
 from apps.accounts.services import mark_keys_used
 from apps.core.live import publish_many
+from apps.trajectories.calls import Call, read_call
+from apps.trajectories.copying import read_rows
 from apps.trajectories.folded_choices import is_folded_twice, mark_folded
-from apps.trajectories.folding import fold_exchanges
+from apps.trajectories.folding import FoldedCall, fold_calls
 from apps.trajectories.known_stems import read_stems
 from apps.trajectories.models import Exchange
 from apps.trajectories.querysets import ExchangeQuerySet
@@ -26,22 +30,18 @@ from apps.trajectories.unassigned import keep_unassigned
 log = structlog.get_logger(__name__)
 
 _hold = SpoolHold()
-ROUND = 400
+ROUND = 2000
+AHEAD = 2  # batches that are read while one is folded
 BATCH = 200  # in one transaction: a dozen statements, however many they are
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Folded:
-    """What became of exchanges: how many are done, the trajectories that grew (id → project), and whether another
-    recorder has the agent, so that its later calls must wait."""
-
-    n_done: int = 0
-    trajectories: dict[str, str] = field(default_factory=dict)
-    is_busy: bool = False
-
 
 _Queues = dict[str, list[str]]
 """By agent, the ids of its calls that wait to be folded, in order."""
+
+_Read = Callable[[], list[Call]]
+
+# What is folded can be folded again, and its commit need not wait for the disk: if Postgres falls, all that it had not
+# written is pending again. Never where the caller is told what became of a call.
+_NO_WAIT = "set_config('synchronous_commit', 'off', true)"
 
 
 def fold_pending(*, limit: int = ROUND) -> int:
@@ -64,86 +64,136 @@ def _read_pending(rows: ExchangeQuerySet, *, limit: int) -> list[tuple[str, str]
 
 
 def _fold_all(pending: list[tuple[str, str]], *, wait_s: float) -> int:
-    by_agent: dict[str, list[str]] = {}
+    by_agent: _Queues = {}
     for exchange_id, agent_id in pending:
         by_agent.setdefault(agent_id, []).append(exchange_id)
-    folded = _sum(_fold_group(group, wait_s=wait_s) for group in _make_groups(by_agent))
-    publish_many(folded.trajectories, kind="trajectory")
-    return folded.n_done
+    turn = _Turn(wait_s=wait_s)
+    for group, read in _read_ahead(list(_make_groups(by_agent))):
+        turn.fold_group(group, read)
+    publish_many(turn.trajectories, kind="trajectory")
+    return turn.n_done
 
 
-def _make_groups(by_agent: _Queues) -> Iterator[_Queues]:
-    """Yield agents with few calls together, up to a batch; a transaction for each would cost more than their calls."""
+def _make_groups(by_agent: Mapping[str, Sequence[str]]) -> Iterator[_Queues]:
+    """Yield the calls in batches: of one agent, or of several with few calls, whom a transaction each would cost more
+    than their calls.
+    """
     group: _Queues = {}
     for agent_id, ids in by_agent.items():
-        if group and sum(map(len, group.values())) + len(ids) > BATCH:
-            yield group
-            group = {}
-        group[agent_id] = ids
+        for start in range(0, len(ids), BATCH):
+            batch = list(ids[start : start + BATCH])
+            if group and (agent_id in group or sum(map(len, group.values())) + len(batch) > BATCH):
+                yield group
+                group = {}
+            group[agent_id] = batch
     if group:
         yield group
 
 
-def _fold_group(group: _Queues, *, wait_s: float) -> _Folded:
-    """Fold the calls of several agents in one transaction; agent by agent if any of them gives trouble."""
-    if len(group) > 1:
+def _read_ahead(groups: Sequence[_Queues]) -> Iterator[tuple[_Queues, _Read]]:
+    """Yield each group with what reads its calls. Of several, another thread reads them, on a connection of its own,
+    while Postgres works at the ones before.
+    """
+    if len(groups) == 1:
+        yield groups[0], partial(_read_calls, _list_ids(groups[0]))
+        return
+    waiting: deque[tuple[_Queues, _Read]] = deque()
+    with ThreadPoolExecutor(1, "reader") as reader:
+        try:
+            for group in groups:
+                waiting.append((group, reader.submit(_read_calls, _list_ids(group)).result))
+                if len(waiting) > AHEAD:
+                    yield waiting.popleft()
+            yield from waiting
+        finally:
+            reader.submit(_disconnect)
+
+
+def _disconnect() -> None:
+    connection.close()  # the thread's own: the name stands for another connection in each
+
+
+def _list_ids(group: _Queues) -> list[str]:
+    return [exchange_id for ids in group.values() for exchange_id in ids]
+
+
+def _read_calls(ids: Sequence[str]) -> list[Call]:
+    exchanges = read_rows(Exchange.objects.unfolded().filter(pk__in=ids))
+    read_stems(exchanges)
+    return list(map(read_call, exchanges))
+
+
+class _Turn:
+    """One go over what is pending: how many are done, and the trajectories that grew (id → project)."""
+
+    def __init__(self, *, wait_s: float) -> None:
+        self.n_done = 0
+        self.trajectories: dict[str, str] = {}
+        self._wait_s = wait_s
+        self._busy: set[str] = set()  # agents whom another recorder has: their later calls must wait, too
+
+    def fold_group(self, group: _Queues, read: _Read) -> None:
+        """Fold the calls of several agents in one transaction; agent by agent if any of them gives trouble."""
+        if len(group) > 1:
+            try:
+                with transaction.atomic():
+                    free = _lock_agents(group.keys() - self._busy)
+                    self._busy |= group.keys() - free
+                    done = _fold_locked([call for call in read() if call.exchange.agent_id in free])
+            except Exception as error:  # whatever is wrong with one exchange must not stop the others
+                if is_transient(error) and not is_deadlock(error):
+                    raise
+                log.info("recorder.agent_by_agent", n=len(group))
+            else:
+                self._count(done)
+                return
+        for agent_id, ids in group.items():
+            self._fold_batch(ids, agent_id, read if len(group) == 1 else partial(_read_calls, ids))
+
+    def _fold_batch(self, ids: list[str], agent_id: str, read: _Read) -> None:
+        """Fold exchanges of one agent in one transaction; one by one if any of them gives trouble."""
+        if agent_id in self._busy:
+            return
         try:
             with transaction.atomic():
-                free = _lock_agents(group)
-                return _fold_locked([exchange_id for agent_id in free for exchange_id in group[agent_id]])
+                if not _lock_agent(agent_id, wait_s=self._wait_s):
+                    self._busy.add(agent_id)
+                    return
+                done = _fold_locked(read())
         except Exception as error:  # whatever is wrong with one exchange must not stop the others
+            if len(ids) == 1:
+                self.n_done += _give_up(ids[0], error)
+                return
             if is_transient(error) and not is_deadlock(error):
                 raise
-        log.info("recorder.agent_by_agent", n=len(group))
-    return _sum(_fold_queue(ids, agent_id, wait_s=wait_s) for agent_id, ids in group.items())
+        else:
+            self._count(done)
+            return
+        log.info("recorder.one_by_one", agent=agent_id, n=len(ids))
+        for exchange_id in ids:
+            self._fold_batch([exchange_id], agent_id, partial(_read_calls, [exchange_id]))
+
+    def _count(self, done: Sequence[FoldedCall]) -> None:
+        """Count what is committed."""
+        self.n_done += len(done)
+        for call in done:
+            if call.trajectory is not None:
+                self.trajectories[call.trajectory.id] = call.trajectory.project_id
 
 
-def _fold_queue(ids: list[str], agent_id: str, *, wait_s: float) -> _Folded:
-    """Fold exchanges of one agent, batch by batch, as long as no other recorder has it."""
-    batches = (ids[start : start + BATCH] for start in range(0, len(ids), BATCH))
-    return replace(_sum(_fold_batch(batch, agent_id, wait_s=wait_s) for batch in batches), is_busy=False)
-
-
-def _fold_batch(ids: list[str], agent_id: str, *, wait_s: float) -> _Folded:
-    """Fold exchanges of one agent in one transaction; one by one if any of them gives trouble."""
-    try:
-        with transaction.atomic():
-            if not _lock_agent(agent_id, wait_s=wait_s):
-                return _Folded(is_busy=True)
-            return _fold_locked(ids)
-    except Exception as error:  # whatever is wrong with one exchange must not stop the others
-        if len(ids) == 1:
-            return _Folded(n_done=_give_up(ids[0], error))
-        if is_transient(error) and not is_deadlock(error):
-            raise
-    log.info("recorder.one_by_one", agent=agent_id, n=len(ids))
-    return _sum(_fold_batch([exchange_id], agent_id, wait_s=wait_s) for exchange_id in ids)
-
-
-def _sum(parts: Iterable[_Folded]) -> _Folded:
-    """Add up what becomes of parts of a queue, in order. It ends where the agent is busy: a later call must wait for an
-    earlier one.
-    """
-    n_done, trajectories = 0, dict[str, str]()
-    for part in parts:
-        n_done += part.n_done
-        trajectories |= part.trajectories
-        if part.is_busy:
-            return _Folded(n_done=n_done, trajectories=trajectories, is_busy=True)
-    return _Folded(n_done=n_done, trajectories=trajectories)
-
-
-def _fold_locked(ids: list[str]) -> _Folded:
-    """Fold what another recorder has not been faster at, in order."""
-    exchanges = list(Exchange.objects.unfolded().filter(pk__in=ids))
-    read_stems(exchanges)
-    calls = fold_exchanges(exchanges)
-    keep_unassigned([exchange for exchange, call in zip(exchanges, calls, strict=True) if call.trajectory is None])
-    mark_folded({exchange.pk: call.choices for exchange, call in zip(exchanges, calls, strict=True)})
+def _fold_locked(calls: Sequence[Call]) -> list[FoldedCall]:
+    """Fold what another recorder has not been faster at, in order. What a call says never changes."""
+    left = set(
+        Exchange.objects.unfolded().filter(pk__in=[call.exchange.pk for call in calls]).values_list("pk", flat=True)
+    )
+    waiting = [call for call in calls if call.exchange.pk in left]
+    folded = fold_calls(waiting)
+    exchanges = [call.exchange for call in waiting]
+    keep_unassigned([exchange for exchange, call in zip(exchanges, folded, strict=True) if call.trajectory is None])
+    mark_folded({exchange.pk: call.choices for exchange, call in zip(exchanges, folded, strict=True)})
     ended = sorted((exchange.ended_at, exchange.key_id) for exchange in exchanges)
     mark_keys_used({key_id: moment for moment, key_id in ended})
-    trajectories = {call.trajectory.id: call.trajectory.project_id for call in calls if call.trajectory is not None}
-    return _Folded(n_done=len(exchanges), trajectories=trajectories)
+    return folded
 
 
 def _give_up(exchange_id: str, error: Exception) -> int:
@@ -159,22 +209,23 @@ def _give_up(exchange_id: str, error: Exception) -> int:
     return _set_aside(exchange_id, error)
 
 
-def _lock_agents(agent_ids: Iterable[str]) -> list[str]:
+def _lock_agents(agent_ids: Iterable[str]) -> set[str]:
     """Take the turns of these agents until the transaction ends; returns those that no other recorder has."""
     with connection.cursor() as cursor:
         cursor.execute(
-            "SELECT agent FROM unnest(%s::text[]) agent "
+            f"SELECT agent, {_NO_WAIT} FROM unnest(%s::text[]) agent "  # noqa: S608 (our own words)
             "WHERE pg_try_advisory_xact_lock(hashtextextended('fold ' || agent, 0))",
             [list(agent_ids)],
         )
-        return [agent_id for (agent_id,) in cursor.fetchall()]
+        return {agent_id for agent_id, _ in cursor.fetchall()}
 
 
 def _lock_agent(agent_id: str, *, wait_s: float) -> bool:
     """Take the agent's turn until the transaction ends; False when another recorder has it."""
     with connection.cursor() as cursor:
         if wait_s <= 0:
-            cursor.execute("SELECT pg_try_advisory_xact_lock(hashtextextended(%s, 0))", [f"fold {agent_id}"])
+            lock = f"SELECT pg_try_advisory_xact_lock(hashtextextended(%s, 0)), {_NO_WAIT}"
+            cursor.execute(lock, [f"fold {agent_id}"])
             return bool(cursor.fetchone()[0])
         cursor.execute("SELECT set_config('lock_timeout', %s, true)", [f"{int(wait_s * 1000)}ms"])
         try:

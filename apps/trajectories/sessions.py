@@ -10,7 +10,7 @@ cut and re-order what they send.
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 from apps.trajectories import messages as chat
 from apps.trajectories.messages import Message, hash_text
@@ -104,6 +104,7 @@ Lookup = Callable[[Sequence[str]], list[Candidate]]
 latest."""
 
 
+@lru_cache(maxsize=5000)  # each is asked for when it is read ahead, when a place is sought and when a step is made
 def scoped(scope: str, kind: str, value: str) -> str:
     """Return the digest under which a step is found. `scope` (a key or a trajectory) keeps sessions apart."""
     return hash_text(scope, kind, value)

@@ -9,22 +9,20 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 from typing import Any
 
-from django.contrib.postgres.search import SearchVectorField
-from django.db.models import Func, Value
+from django.db import connection
 
 from apps.trajectories.messages import clean_text, role_of
 from apps.trajectories.models import Step
-from apps.trajectories.search.models import TrajectoryText, TrajectoryVersion
+from apps.trajectories.search.models import TrajectoryVersion
 
 CONFIG = "simple"  # words as they stand: no stemming, no stop words, any language that has spaces
 PIECE = 60_000  # characters a row: Postgres refuses a vector above 1 MiB, whatever the words are
 
 
-class _Vector(Func):
-    """The vector of a text; `SearchVector` wants columns and has no place in an INSERT."""
-
-    template = f"to_tsvector('{CONFIG}', %(expressions)s)"
-    output_field = SearchVectorField()
+_KEEP = f"""
+    INSERT INTO trajectories_trajectorytext (trajectory_id, words)
+    SELECT id, to_tsvector('{CONFIG}', piece) FROM unnest(%s::text[], %s::text[]) new (id, piece)
+"""  # noqa: S608 (our own words)
 
 
 def keep_words(steps: Sequence[Step]) -> None:
@@ -32,13 +30,14 @@ def keep_words(steps: Sequence[Step]) -> None:
 
     A phrase is found within what is kept at once.
     """
-    rows = []
+    ids, pieces = list[str](), list[str]()
     by_trajectory = sorted(steps, key=lambda step: step.trajectory_id)
     for trajectory_id, group in groupby(by_trajectory, key=lambda step: step.trajectory_id):
         text = clean_text("\n".join(_read_texts(group)))
-        pieces = (text[start : start + PIECE] for start in range(0, len(text), PIECE))
-        rows += [TrajectoryText(trajectory_id=trajectory_id, words=_Vector(Value(piece))) for piece in pieces]
-    TrajectoryText.objects.bulk_create(rows, batch_size=100)
+        pieces += (text[start : start + PIECE] for start in range(0, len(text), PIECE))
+        ids += [trajectory_id] * (len(pieces) - len(ids))
+    with connection.cursor() as cursor:
+        cursor.execute(_KEEP, [ids, pieces])
     spoken = {(step.trajectory_id, step.version_id) for step in steps if step.version_id}
     TrajectoryVersion.objects.bulk_create(
         [TrajectoryVersion(trajectory_id=trajectory, version_id=version) for trajectory, version in sorted(spoken)],

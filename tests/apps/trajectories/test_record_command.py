@@ -110,7 +110,7 @@ def test_killed_again_and_again_it_folds_everything_once(tmp_path: Path) -> None
         already = Step.objects.count()
         with recorders(log, n=1) as (process,):
             wait_for(lambda already=already: Step.objects.count() > already or is_all_folded())  # type: ignore[misc]
-            time.sleep(chance.uniform(0, 0.3))
+            time.sleep(chance.uniform(0, 0.05))
             process.send_signal(signal.SIGKILL)
         n_kills += 1
     assert n_kills >= 2

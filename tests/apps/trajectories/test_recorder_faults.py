@@ -13,7 +13,8 @@ from apps.accounts.access import Caller
 from apps.accounts.models import ApiKey
 from apps.core.ids import new_id
 from apps.trajectories import recorder
-from apps.trajectories.folding import FoldedCall, fold_exchanges
+from apps.trajectories.calls import Call
+from apps.trajectories.folding import FoldedCall, fold_calls
 from apps.trajectories.inbox import retry_call
 from apps.trajectories.models import Exchange, Step, Trajectory
 from apps.trajectories.recorder import fold_agent, fold_pending
@@ -72,12 +73,12 @@ def test_what_was_set_aside_can_be_tried_again(key: ApiKey) -> None:
 def test_an_unexpected_error_is_set_aside_too(key: ApiKey, monkeypatch: pytest.MonkeyPatch) -> None:
     bad, good = ExchangeFactory.create_batch(2, key=key)
 
-    def stumble(exchanges: Sequence[Exchange]) -> list[FoldedCall]:
-        if bad in exchanges:
+    def stumble(calls: Sequence[Call]) -> list[FoldedCall]:
+        if bad in [call.exchange for call in calls]:
             raise ZeroDivisionError("\x00 oops \ud800")
-        return fold_exchanges(exchanges)
+        return fold_calls(calls)
 
-    monkeypatch.setattr(recorder, "fold_exchanges", stumble)
+    monkeypatch.setattr(recorder, "fold_calls", stumble)
     assert fold_pending() == 2
     bad.refresh_from_db()
     assert "ZeroDivisionError" in bad.fold_error
@@ -104,12 +105,12 @@ def test_trouble_with_postgres_is_nobodys_poison(
 ) -> None:
     exchange = ExchangeFactory.create(key=key)
 
-    def fall(_exchanges: Sequence[Exchange]) -> list[FoldedCall]:
+    def fall(_calls: Sequence[Call]) -> list[FoldedCall]:
         if statement:
             run_sql(statement)
         raise error("server closed the connection unexpectedly")
 
-    monkeypatch.setattr(recorder, "fold_exchanges", fall)
+    monkeypatch.setattr(recorder, "fold_calls", fall)
     with pytest.raises(error):
         fold_pending()
     exchange.refresh_from_db()
@@ -121,14 +122,14 @@ def test_a_deadlock_is_settled_by_folding_one_by_one(key: ApiKey, monkeypatch: p
     ExchangeFactory.create_batch(3, key=key)
     n_calls = 0
 
-    def collide(exchanges: Sequence[Exchange]) -> list[FoldedCall]:
+    def collide(calls: Sequence[Call]) -> list[FoldedCall]:
         nonlocal n_calls
         n_calls += 1
         if n_calls == 2:
             run_sql("DO $$ BEGIN RAISE EXCEPTION 'deadlock' USING ERRCODE = '40P01'; END $$")
-        return fold_exchanges(exchanges)
+        return fold_calls(calls)
 
-    monkeypatch.setattr(recorder, "fold_exchanges", collide)
+    monkeypatch.setattr(recorder, "fold_calls", collide)
     assert fold_pending() == 3
     assert Step.objects.count() == 3
     assert not Exchange.objects.set_aside().exists()
@@ -211,3 +212,70 @@ def test_a_key_of_another_agent_makes_no_session_of_this_one(key: ApiKey, other_
 
     assert fold_pending() == 2
     assert sorted(Trajectory.objects.values_list("key_id", "n_steps"), key=str) == [(key.id, 1), (None, 1)]
+
+
+def write_line(key: ApiKey, *, n_calls: int) -> list[Exchange]:
+    """Write the calls of one session, as many as take several transactions."""
+    return [ExchangeFactory.create(key=key, session_key="main", messages=[user(str(at))]) for at in range(n_calls)]
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_later_batch_of_an_agent_waits_as_well(key: ApiKey, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_line(key, n_calls=4)
+    monkeypatch.setattr(recorder, "BATCH", 2)
+    lock_agent = recorder._lock_agent
+    with psycopg.connect(**connection.get_connection_params(), autocommit=True) as other:
+        other.execute("SELECT pg_advisory_lock(hashtextextended(%s, 0))", [f"fold {key.agent_id}"])
+
+        def lock_agent_and_end_the_others_work(agent_id: str, *, wait_s: float) -> bool:
+            is_free = lock_agent(agent_id, wait_s=wait_s)
+            other.execute("SELECT pg_advisory_unlock_all()")
+            return is_free
+
+        monkeypatch.setattr(recorder, "_lock_agent", lock_agent_and_end_the_others_work)
+        assert fold_pending() == 0
+        assert fold_pending() == 4
+    assert [step.index for step in Step.objects.order_by("exchange_id")] == [0, 1, 2, 3]
+
+
+@pytest.mark.django_db(transaction=True)
+def test_what_another_recorder_folded_after_it_was_read_is_left_alone(
+    key: ApiKey, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = write_line(key, n_calls=4)
+    monkeypatch.setattr(recorder, "BATCH", 2)
+    read_calls = recorder._read_calls
+
+    def read_as_another_folds(ids: Sequence[str]) -> list[Call]:
+        found = read_calls(ids)
+        Exchange.objects.filter(pk=calls[2].pk).update(folded_at=calls[2].ended_at)
+        return found
+
+    monkeypatch.setattr(recorder, "_read_calls", read_as_another_folds)
+    assert fold_pending() == 3
+    assert not Step.objects.filter(exchange_id=calls[2].id).exists()
+
+
+@pytest.mark.parametrize(
+    ("n_agents", "text", "waits"), [(1, "short", "off"), (2, "short", "off"), (1, "x" * 2000, "on")]
+)
+def test_a_commit_waits_for_the_disk_only_for_what_is_kept_in_memory(n_agents: int, text: str, waits: str) -> None:
+    for _ in range(n_agents):
+        messages = [{"role": "system", "content": text}, user("hello")]
+        ExchangeFactory.create(key=ApiKeyFactory.create(), messages=messages)
+    run_sql("SET LOCAL synchronous_commit TO local")
+    fold_pending()
+    assert read_setting("synchronous_commit") == waits
+
+
+def test_who_asked_for_a_call_is_told_of_it_when_it_is_on_the_disk(key: ApiKey) -> None:
+    ExchangeFactory.create(key=key)
+    run_sql("SET LOCAL synchronous_commit TO local")
+    assert fold_agent(key.agent_id) == 1
+    assert read_setting("synchronous_commit") == "local"
+
+
+def read_setting(name: str) -> str:
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT current_setting(%s)", [name])
+        return str(cursor.fetchone()[0])
