@@ -32,7 +32,10 @@ def new_run(page: Page) -> HttpResponse:
     given = page.request.GET
     source = given.get("from")
     form = RunForm.of_run(queries.find_run(page.project, source)) if source else RunForm.of_choices(given)
-    response = _render_form(page, form, fits=not source and _has_no_size(page, form))
+    fits = not source and _has_no_size(page, form)
+    if fits:
+        form = RunForm.of_choices({name: value for name, value in given.items() if name not in SIZE})
+    response = _render_form(page, form, fits=fits)
     if page.is_htmx:
         response["HX-Replace-Url"] = f"{page.url('new_run')}?{form.address}"
     return response
