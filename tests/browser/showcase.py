@@ -14,7 +14,7 @@ from django.utils import timezone
 from apps.accounts.access import Caller
 from apps.accounts.models import Agent, ApiKey, Project, User
 from apps.feedback.services import add_label
-from apps.registry.models import Alias, AliasName, EngineState, Version
+from apps.registry.models import Alias, AliasName, Deployment, DeploymentState, EngineState, Version
 from apps.registry.services import ensure_policy
 from apps.training.models import (
     Attempt,
@@ -44,6 +44,10 @@ QUESTIONS = (
 )
 ANSWER = "Yes, I looked it up for you: it is on its way and should be with you tomorrow before noon. Anything else?"
 TOKENS = {11 + 283 * number: piece for number, piece in enumerate(re.findall(r" ?\w+|[^\w\s]", ANSWER))}  # their texts
+TOPS = {  # after each of them: how many are likely next
+    token_id: [-math.log(n_likely)] * n_likely
+    for token_id, n_likely in zip(TOKENS, (1, 2, 1, 4, 1, 8, 1, 1, 16, 2) * 4, strict=False)
+}
 N_STEPS, STEPS_DONE = 24, 13
 
 
@@ -53,6 +57,7 @@ class Showcase:
 
     trajectory: Trajectory
     run: Run
+    version: Version  # that said most, and is on the engine
 
 
 def build_showcase(*, project: Project, owner: User, engine_url: str) -> Showcase:
@@ -76,7 +81,8 @@ def build_showcase(*, project: Project, owner: User, engine_url: str) -> Showcas
     add_label(
         caller=Caller(user=owner), trajectory=shown, value=1.0, text="Looked it up before answering, and was kind."
     )
-    return Showcase(trajectory=shown, run=_add_run(project, owner, versions, rows, chance))
+    run = _add_run(project, owner, versions, rows, chance)
+    return Showcase(trajectory=shown, run=run, version=versions[4])
 
 
 def _add_versions(project: Project, engine_url: str) -> list[Version]:
@@ -84,7 +90,9 @@ def _add_versions(project: Project, engine_url: str) -> list[Version]:
         project=project, slug="shop", base_model="smollm2-135m-instruct", base_model_dir="models/base"
     )
     now = timezone.now()
-    EngineFactory.create(base_url=engine_url, base_model=policy.base_model, state=EngineState.UP, last_seen_at=now)
+    engine = EngineFactory.create(
+        base_url=engine_url, base_model=policy.base_model, state=EngineState.UP, last_seen_at=now
+    )
     versions = [policy.versions.get()]
     for number in range(1, 5):
         verification = {"mean_abs_diff": 0.012 + 0.001 * number, "max_abs_diff": 0.31}
@@ -97,6 +105,7 @@ def _add_versions(project: Project, engine_url: str) -> list[Version]:
             verification=verification,
         )
         versions.append(version)
+    Deployment.objects.create(version=versions[4], engine=engine, state=DeploymentState.LOADED)
     Alias.objects.filter(policy=policy, name=AliasName.LIVE).update(version=versions[4], switched_at=timezone.now())
     Alias.objects.create(policy=policy, name=AliasName.PREVIOUS, version=versions[3])
     return versions

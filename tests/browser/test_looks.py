@@ -20,7 +20,7 @@ from apps.trajectories.bulk.services import start_job
 from apps.trajectories.models import Exchange, Trajectory
 from apps.trajectories.recorder import fold_pending
 from tests.browser.conftest import ROOT, Child, Window
-from tests.browser.showcase import TOKENS, Showcase, build_showcase
+from tests.browser.showcase import TOKENS, TOPS, Showcase, build_showcase
 from tests.factories.accounts import PASSWORD
 from tests.factories.trajectories import ExchangeFactory
 from tests.fakes.adapter_engine import FakeEngine, serve_engine
@@ -65,8 +65,10 @@ async def check_page(window: Window, name: str) -> None:
 
 @pytest.fixture
 def showcase(transactional_db: None, project: Project, owner: User) -> Iterator[Showcase]:
-    with serve_engine(FakeEngine(texts=TOKENS)) as engine:
-        yield build_showcase(project=project, owner=owner, engine_url=engine.base_url)
+    with serve_engine(FakeEngine(texts=TOKENS, tops=TOPS)) as engine:
+        built = build_showcase(project=project, owner=owner, engine_url=engine.base_url)
+        engine.adapters[built.version.engine_name] = built.version.adapter_path
+        yield built
 
 
 @pytest.fixture(params=sorted(LOOKS))
@@ -95,6 +97,7 @@ async def test_pages_look_right(dressed: tuple[str, Window], showcase: Showcase,
         "trajectories": "/p/shop/trajectories",
         "trajectory": trajectory,
         "tokens": f"{trajectory}?step=1&view=tokens",
+        "entropy": f"{trajectory}?step=1&view=entropy",
         "runs": "/p/shop/runs",
         "run": f"/p/shop/runs/{showcase.run.id}",
         "batch": f"/p/shop/runs/{showcase.run.id}/batches/3",
