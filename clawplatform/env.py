@@ -61,11 +61,12 @@ class Env(BaseSettings):
     )
     provider_hosts: Annotated[tuple[str, ...], NoDecode] = Field(default=(), alias="CLAW_PROVIDER_HOSTS")
     webhook_hosts: Annotated[tuple[str, ...], NoDecode] = Field(default=(), alias="CLAW_WEBHOOK_HOSTS")
+    media_domains: Annotated[tuple[str, ...], NoDecode] = Field(default=(), alias="CLAW_MEDIA_DOMAINS")
     database_url: str = Field(default="", alias="DATABASE_URL")
     redis_url: str = Field(default="", alias="REDIS_URL")
     engine_urls: Annotated[tuple[str, ...], NoDecode] = Field(default=(), alias="ENGINE_URLS")
 
-    @field_validator("provider_hosts", "webhook_hosts", mode="before")
+    @field_validator("provider_hosts", "webhook_hosts", "media_domains", mode="before")
     @classmethod
     def split_hosts(cls, value: object) -> object:
         """Read a comma-separated list."""

@@ -16,6 +16,7 @@ from worker.engine.launch import (
     detect_dtype,
 )
 from worker.engine.process import run_to_the_end
+from worker.engine.warming import warm_up
 
 # Without a GPU, engine and trainer share the cores, and vLLM's workers spin between calls. A start yields to nobody: at
 # this niceness one on a busy machine took more than ten minutes instead of half a minute.
@@ -33,6 +34,12 @@ def parse_settings(arguments: list[str] | None = None) -> EngineSettings:
     parser.add_argument("--max-loras", type=int, default=4, help="adapters that can answer at the same moment")
     parser.add_argument("--max-lora-rank", type=int, default=default_max_lora_rank(detect_device()))
     parser.add_argument("--gpu-memory-share", type=float, default=0.5, help="part of the GPU's memory to take")
+    parser.add_argument(
+        "--media-domains",
+        type=lambda text: tuple(host for host in text.split(",") if host),
+        default=(),
+        help="hosts from which images may be fetched, comma separated",
+    )
     parser.add_argument("--device", choices=["cpu", "cuda"], default=detect_device())
     options = parser.parse_args(arguments)
     try:
@@ -51,6 +58,7 @@ def main() -> int:
         environment,
         niceness=CPU_NICENESS if settings.device == "cpu" else 0,
         is_up=lambda: watch.was_well,
+        once_up=lambda: warm_up(settings.port, settings.served_name),
         is_dead=watch.is_dead,
         ask_every_s=ASK_EVERY_S,
     )

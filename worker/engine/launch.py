@@ -15,6 +15,8 @@ Device = Literal["cpu", "cuda"]
 Dtype = Literal["bfloat16", "float32"]
 
 LORA_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)  # what vLLM accepts
+# vLLM reads an empty list of hosts as "any"; this name leads nowhere (RFC 6761) and stands in its refusal.
+NO_MEDIA_DOMAIN = "claw-media-domains-is-empty.invalid"
 MAX_CPU_LORAS = 64  # adapters kept in memory; one too many on the device is evicted in silence
 
 
@@ -39,6 +41,7 @@ class EngineSettings:
     kv_cache_gib: int = 1  # CPU only
     gpu_memory_share: float = 0.5  # vLLM would take nearly all, and a trainer on the same GPU needs the rest
     tool_call_parser: str = "hermes"
+    media_domains: tuple[str, ...] = ()  # hosts from which it may fetch images that a prompt names by their address
 
     def __post_init__(self) -> None:
         """Refuse what vLLM would refuse half a minute later, or accept and serve wrongly."""
@@ -86,13 +89,16 @@ def _flags(settings: EngineSettings) -> list[str]:
         switches.append("--enforce-eager")  # compiling costs minutes and gains little on CPU
     else:
         flags["--gpu-memory-utilization"] = str(settings.gpu_memory_share)
-    return [word for pair in flags.items() for word in pair] + switches
+    # Agents choose these addresses, and an engine reaches what they must not: its own control endpoints, for one.
+    hosts = ["--allowed-media-domains", *(settings.media_domains or [NO_MEDIA_DOMAIN])]
+    return [word for pair in flags.items() for word in pair] + switches + hosts
 
 
 def _environment(settings: EngineSettings) -> dict[str, str]:
     environment = {
         "HF_HUB_OFFLINE": "1",
         "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "True",
+        "VLLM_MEDIA_URL_ALLOW_REDIRECTS": "0",  # an allowed host could lead to any other
         "VLLM_NO_USAGE_STATS": "1",
         "VLLM_SERVER_DEV_MODE": "1",  # opens /pause, /resume and /collective_rpc for full refreshes
     }

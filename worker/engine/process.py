@@ -28,15 +28,16 @@ def run_to_the_end(
     *,
     niceness: int = 0,
     is_up: Callable[[], bool] = lambda: True,
+    once_up: Callable[[], None] = lambda: None,
     is_dead: Callable[[], bool] = lambda: False,
     ask_every_s: float = 5.0,
 ) -> int:
     """Run the command in a session of its own, pass signals on, and return its exit code as a shell would.
 
     `niceness`: how much the command yields to others that want the same cores (0 to 19), once `is_up` says that it has
-    started: a start that yields to everybody may take for ever. Whatever is left of its session's first group when it
-    has ended is killed; so is all of it once `is_dead` says that it does nothing any more. If we are killed ourselves,
-    the kernel tells it to stop.
+    started, and `once_up` has been called: a start that yields to everybody may take for ever. Whatever is left of its
+    session's first group when it has ended is killed; so is all of it once `is_dead` says that it does nothing any
+    more. If we are killed ourselves, the kernel tells it to stop.
     """
     child = subprocess.Popen(
         argv,
@@ -44,9 +45,7 @@ def run_to_the_end(
         start_new_session=True,
         preexec_fn=end_with_parent(signal.SIGTERM),  # noqa: PLW1509 - no thread runs yet
     )
-    has_yielded = not niceness
-
-    told = False
+    has_started = told = False
 
     def pass_on(number: int, _frame: object) -> None:
         nonlocal told
@@ -61,9 +60,11 @@ def run_to_the_end(
         if is_dead():
             sys.stderr.write("worker.engine: the server lives and its engine is dead: both are ended\n")
             _kill_group(child.pid)
-        elif not has_yielded and is_up():
-            has_yielded = True
-            have_yield(child.pid, niceness)
+        elif not has_started and is_up():
+            has_started = True
+            once_up()
+            if niceness:
+                have_yield(child.pid, niceness)
     _kill_group(child.pid)
     return code if code >= 0 else 128 - code
 

@@ -109,6 +109,7 @@ def _environment(env: Env) -> dict[str, str]:
         "CLAW_ENGINE_PORT": str(env.engine_port),
         "CLAW_ENGINE_DTYPE": env.engine_dtype,
         "CLAW_MAX_LORA_RANK": str(env.max_lora_rank),
+        "CLAW_MEDIA_DOMAINS": ",".join(env.media_domains),
         "CLAW_ML_PYTHON": str(env.ml_python),
         "CLAW_MODEL": str(env.model_dir),
         "CLAW_SERVED_NAME": env.model_dir.name,

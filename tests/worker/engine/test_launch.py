@@ -42,6 +42,15 @@ def test_it_listens_on_this_host_only(engine_settings: EngineSettings) -> None:
     assert flag(argv, "--host") == "127.0.0.1"
 
 
+def test_it_fetches_images_from_named_hosts_only(engine_settings: EngineSettings) -> None:
+    argv, env = build_command(engine_settings, python="python", base_env={})
+    assert argv[argv.index("--allowed-media-domains") + 1 :] == ["claw-media-domains-is-empty.invalid"]
+    assert env["VLLM_MEDIA_URL_ALLOW_REDIRECTS"] == "0"
+    open_to_two = replace(engine_settings, media_domains=("img.example.com", "cdn.example.com"))
+    argv, _ = build_command(open_to_two, python="python", base_env={})
+    assert argv[argv.index("--allowed-media-domains") + 1 :] == ["img.example.com", "cdn.example.com"]
+
+
 def test_it_serves_tools_by_the_houses_template(engine_settings: EngineSettings) -> None:
     argv, _ = build_command(engine_settings, python="python", base_env={})
     assert flag(argv, "--chat-template") == str(CHAT_TEMPLATE)
@@ -106,7 +115,9 @@ def test_the_command_line_says_what_is_wrong(tmp_path: Path, capsys: pytest.Capt
 
 def test_the_command_line_becomes_settings(model: Path) -> None:
     words = ["--model", str(model), "--served-name", "base", "--port", "8101", "--dtype", "float32", "--max-loras", "8"]
-    engine_settings = parse_settings(words)
+    engine_settings = parse_settings([*words, "--media-domains=a.example.com,b.example.com"])
+    assert engine_settings.media_domains == ("a.example.com", "b.example.com")
+    assert parse_settings([*words, "--media-domains="]).media_domains == ()
     assert (engine_settings.port, engine_settings.dtype, engine_settings.max_loras) == (8101, "float32", 8)
 
 

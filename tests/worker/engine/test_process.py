@@ -63,7 +63,10 @@ def test_the_exit_code_comes_back() -> None:
 
 def test_the_command_and_its_family_yield_to_others_once_it_is_up(tmp_path: Path) -> None:
     own, pids, up = os.nice(0), tmp_path / "pids", tmp_path / "up"
-    yields = RUN.replace("niceness=3", "niceness=3, is_up=lambda: os.path.exists(sys.argv[3]), ask_every_s=0.05")
+    once = "once_up=lambda: open(sys.argv[3], 'a').write('told')"
+    yields = RUN.replace(
+        "niceness=3", f"niceness=3, is_up=lambda: os.path.exists(sys.argv[3]), {once}, ask_every_s=0.05"
+    )
     words = [sys.executable, "-c", yields, FAMILY, str(pids), str(up)]
     runner = subprocess.Popen(words, cwd=Path(__file__).parents[3])
     family = [psutil.Process(pid) for pid in read_pids(pids)]
@@ -75,6 +78,7 @@ def test_the_command_and_its_family_yield_to_others_once_it_is_up(tmp_path: Path
             assert time.monotonic() < deadline
             time.sleep(0.02)
         assert os.getsid(family[0].pid) == family[0].pid
+        assert up.read_text() == "told"
     finally:
         runner.terminate()
         runner.wait()

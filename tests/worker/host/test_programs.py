@@ -41,7 +41,17 @@ def test_a_line_that_cannot_be_understood_is_said(tmp_path: Path, line: str, wor
 
 
 def test_the_houses_own_procfile_is_understood() -> None:
-    names = ("HOST", "PORT", "ENGINE_PORT", "ENGINE_DTYPE", "MAX_LORA_RANK", "ML_PYTHON", "MODEL", "SERVED_NAME")
+    names = (
+        "HOST",
+        "PORT",
+        "ENGINE_PORT",
+        "ENGINE_DTYPE",
+        "MAX_LORA_RANK",
+        "MEDIA_DOMAINS",
+        "ML_PYTHON",
+        "MODEL",
+        "SERVED_NAME",
+    )
     programs = read_procfile(ROOT / "Procfile", variables={f"CLAW_{name}": name for name in names})
     workers = {program.name for program in programs if "-Q" in program.command}
     assert workers == {"cpu", "train", "refresh", "reconcile"} == set(ROUTES.values())
