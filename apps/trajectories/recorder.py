@@ -6,12 +6,14 @@ Knows nothing of what is in an exchange.
 """
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from typing import NamedTuple
 
 import structlog
 from django.db import OperationalError, connection, transaction
+from django.db.models import Func, IntegerField
 from django.utils import timezone
 
 from apps.accounts.services import mark_keys_used
@@ -34,6 +36,8 @@ ROUND = 2000
 AHEAD = 2  # batches that are read while one is folded
 BATCH = 200  # in one transaction: a dozen statements, however many they are
 
+LONG_BYTES = 64 * 1024  # of a request as it is stored: of longer calls fewer are in memory at once
+
 _Queues = dict[str, list[str]]
 """By agent, the ids of its calls that wait to be folded, in order."""
 
@@ -42,6 +46,19 @@ _Read = Callable[[], list[Call]]
 # What is folded can be folded again, and its commit need not wait for the disk: if Postgres falls, all that it had not
 # written is pending again. Never where the caller is told what became of a call.
 _NO_WAIT = "set_config('synchronous_commit', 'off', true)"
+
+
+class Pending(NamedTuple):
+    """A call that waits to be folded, and the bytes of its request as it is stored."""
+
+    exchange_id: str
+    agent_id: str
+    n_bytes: int
+
+    @property
+    def weight(self) -> int:
+        """How many of a batch's calls it counts as."""
+        return 1 + self.n_bytes // LONG_BYTES
 
 
 def fold_pending(*, limit: int = ROUND) -> int:
@@ -55,39 +72,53 @@ def fold_agent(agent_id: str, *, wait_s: float = 2.0, limit: int = ROUND) -> int
     return _fold_all(pending, wait_s=wait_s)
 
 
-def _read_pending(rows: ExchangeQuerySet, *, limit: int) -> list[tuple[str, str]]:
-    """Return the ids of what can be folded now, each with its agent: nothing while an earlier call may be spooled."""
+def _read_pending(rows: ExchangeQuerySet, *, limit: int) -> list[Pending]:
+    """Return what can be folded now: nothing while an earlier call may be spooled."""
     if _hold.is_on():
         return []
-    pending = list(rows.values_list("id", "agent_id")[:limit])
+    n_bytes = Func("request", function="octet_length", output_field=IntegerField())
+    pending = [Pending(*row) for row in rows.values_list("id", "agent_id", n_bytes)[:limit]]
     return [] if pending and _hold.is_on() else pending
 
 
-def _fold_all(pending: list[tuple[str, str]], *, wait_s: float) -> int:
-    by_agent: _Queues = {}
-    for exchange_id, agent_id in pending:
-        by_agent.setdefault(agent_id, []).append(exchange_id)
+def _fold_all(pending: Iterable[Pending], *, wait_s: float) -> int:
+    by_agent: dict[str, list[Pending]] = {}
+    for call in pending:
+        by_agent.setdefault(call.agent_id, []).append(call)
     turn = _Turn(wait_s=wait_s)
-    for group, read in _read_ahead(list(_make_groups(by_agent))):
+    for group, read in _read_ahead(list(make_groups(by_agent.values()))):
         turn.fold_group(group, read)
     publish_many(turn.trajectories, kind="trajectory")
     return turn.n_done
 
 
-def _make_groups(by_agent: Mapping[str, Sequence[str]]) -> Iterator[_Queues]:
-    """Yield the calls in batches: of one agent, or of several with few calls, whom a transaction each would cost more
-    than their calls.
+def make_groups(queues: Iterable[Sequence[Pending]]) -> Iterator[_Queues]:
+    """Yield the calls of agents in batches: of one agent, or of several with few calls, whom a transaction each would
+    cost more than their calls.
     """
-    group: _Queues = {}
-    for agent_id, ids in by_agent.items():
-        for start in range(0, len(ids), BATCH):
-            batch = list(ids[start : start + BATCH])
-            if group and (agent_id in group or sum(map(len, group.values())) + len(batch) > BATCH):
-                yield group
-                group = {}
-            group[agent_id] = batch
+    group, weight = _Queues(), 0
+    for piece in (piece for calls in queues for piece in _cut(calls)):
+        agent_id, added = piece[0].agent_id, sum(call.weight for call in piece)
+        if group and (agent_id in group or weight + added > BATCH):
+            yield group
+            group, weight = _Queues(), 0
+        group[agent_id] = [call.exchange_id for call in piece]
+        weight += added
     if group:
         yield group
+
+
+def _cut(calls: Sequence[Pending]) -> Iterator[list[Pending]]:
+    """Yield an agent's calls in pieces of at most a batch's weight, or of one call."""
+    piece, weight = list[Pending](), 0
+    for call in calls:
+        if piece and weight + call.weight > BATCH:
+            yield piece
+            piece, weight = [], 0
+        piece.append(call)
+        weight += call.weight
+    if piece:
+        yield piece
 
 
 def _read_ahead(groups: Sequence[_Queues]) -> Iterator[tuple[_Queues, _Read]]:

@@ -11,7 +11,7 @@ from django.utils import timezone
 from apps.accounts.models import Agent, ApiKey
 from apps.core.contracts.arrays import pack_ids
 from apps.trajectories.models import Exchange, ExchangeStatus, SideCall, Step, Tools, Trajectory, TrajectoryState
-from apps.trajectories.recorder import fold_pending
+from apps.trajectories.recorder import BATCH, LONG_BYTES, Pending, fold_pending, make_groups
 from apps.trajectories.services import close_idle_trajectories, complete_trajectory
 from apps.trajectories.trie import load_steps, load_tools
 from tests.factories.accounts import ApiKeyFactory
@@ -389,3 +389,18 @@ def test_a_side_call_that_comes_first_does_not_push_the_main_chain_aside(key: Ap
     fold_pending()
     kinds = Step.objects.order_by("index").values_list("side_call", flat=True)
     assert list(kinds) == [SideCall.TITLE, SideCall.NONE]
+
+
+def queue(agent: str, *sizes: int) -> list[Pending]:
+    return [Pending(f"{agent}{place}", agent, n_bytes) for place, n_bytes in enumerate(sizes)]
+
+
+def test_batches_hold_few_long_calls_or_many_short_ones_and_each_in_order() -> None:
+    short, half = [100] * (BATCH + 1), LONG_BYTES * (BATCH // 2 - 1)
+    assert [list(map(len, group.values())) for group in make_groups([queue("a", *short)])] == [[BATCH], [1]]
+    groups = list(
+        make_groups([queue("a", 10, half, half, half), queue("b", LONG_BYTES * BATCH * 9), queue("c", 10, 10)])
+    )
+    assert groups == [{"a": ["a0", "a1"]}, {"a": ["a2", "a3"]}, {"b": ["b0"]}, {"c": ["c0", "c1"]}]
+    assert list(make_groups([queue("a", 10), queue("b", 10, 10)])) == [{"a": ["a0"], "b": ["b0", "b1"]}]
+    assert list(make_groups([])) == []
