@@ -244,8 +244,6 @@ def take_back_labels(*, caller: Caller, trajectory: Trajectory, ids: Sequence[st
     for label in labels:
         if not has_say and not _is_by(caller, label):
             raise Forbidden("only its author, a trainer or an owner of the team may take this label back")
-        if label.superseded_by_id is not None:
-            raise Conflict(NOT_CURRENT)
         if label.is_undo:
             raise Conflict("this label is an undo itself; add a label instead")
     return _undo(labels, trajectory=locked, caller=caller)
