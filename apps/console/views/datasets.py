@@ -15,6 +15,7 @@ from apps.trajectories.datasets import queries as pool
 from apps.trajectories.datasets import services
 from apps.trajectories.datasets.models import Dataset, FileFormat, Shape, Snapshot
 from apps.trajectories.datasets.sources import add_found_to_dataset
+from apps.trajectories.search.services import warn_of_strangers
 
 EXPORT_CHOICES: dict[str, Any] = {"shapes": Shape.choices, "file_formats": FileFormat.choices}
 
@@ -87,16 +88,18 @@ def add_to_dataset(page: Page, dataset_id: str) -> HttpResponse:
     """Put trajectories in: those named, or all that a search finds."""
     found = queries.find_dataset(page.project, page.caller, dataset_id)
     query, ids = page.request.POST.get("query", "").strip(), page.request.POST.get("ids", "").split()
+    warning = ""
     try:
         if bool(query) == bool(ids):
             raise InvalidInput("name trajectories by their ids, or give a search, and not both")
         if query:
             n = add_found_to_dataset(dataset=found, caller=page.caller, query=query)
+            warning = warn_of_strangers(project=page.project, query=query)
         else:
             n = services.add_ids_to_dataset(dataset=found, caller=page.caller, ids=ids)
     except ServiceError as error:
         return _render_dataset(page, found, error=error.message, status=error.status)
-    return page.done(f"{n} added.", to=page.url("dataset", dataset_id))
+    return page.done(f"{n} added.", to=page.url("dataset", dataset_id), warning=warning)
 
 
 @project_page("POST", role=Role.REVIEWER)

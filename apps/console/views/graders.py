@@ -13,6 +13,8 @@ from apps.feedback.graders.kinds import KINDS, find_kind
 from apps.feedback.graders.models import Grader, GraderVersion
 from apps.feedback.graders.services import GRADED_FIELDS
 from apps.feedback.schemas import find_schema
+from apps.trajectories.search.language import parse_query
+from apps.trajectories.search.services import find_strangers, warn_of_strangers
 
 FIRST_KIND = "regex"  # what the form opens with: a rule that everybody understands, with one thing to fill in
 
@@ -102,8 +104,10 @@ def switch_off(page: Page, grader_id: str) -> HttpResponse:
 def backfill(page: Page, grader_id: str, number: int) -> HttpResponse:
     """Have a version grade what is in the pool already."""
     version = services.find_version(_find(page, grader_id), number)
-    services.start_backfill(caller=page.caller, version=version, query=page.request.POST.get("query", "").strip())
-    return page.done("Filling back.", to=_address(page, version))
+    query = page.request.POST.get("query", "").strip()
+    services.start_backfill(caller=page.caller, version=version, query=query)
+    warning = warn_of_strangers(project=page.project, query=query)
+    return page.done("Filling back.", to=_address(page, version), warning=warning)
 
 
 @project_page("POST", role=Role.TRAINER)
@@ -152,6 +156,7 @@ def _render(page: Page, version: GraderVersion, *, secret: str = "") -> HttpResp
     return page.render(
         "console/grader.html",
         shown=shown,
+        strangers=find_strangers(project=page.project, query=parse_query(version.query)),
         settings=GraderForm.of_version(shown.kind, version).settings,
         secret=secret,
         most=services.MAX_DRY_RUN,

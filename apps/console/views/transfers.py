@@ -14,6 +14,7 @@ from apps.console.views.datasets import EXPORT_CHOICES
 from apps.core.errors import Conflict, InvalidInput, ServiceError
 from apps.trajectories.datasets import exporting, importing
 from apps.trajectories.datasets.models import FileFormat, RowFormat, Shape
+from apps.trajectories.datasets.sources import warn_of_export
 from apps.trajectories.models import Channel
 
 ROW_FORMATS = {
@@ -41,7 +42,7 @@ def _start_export(page: Page) -> HttpResponse:
     try:
         if shape not in Shape.values or file_format not in FileFormat.values:
             raise InvalidInput("choose what a row says and the kind of file")
-        exporting.start_export(
+        export = exporting.start_export(
             project=page.project,
             caller=page.caller,
             shape=shape,
@@ -52,7 +53,7 @@ def _start_export(page: Page) -> HttpResponse:
         )
     except ServiceError as error:
         return _render_exports(page, error=error.message, status=error.status)
-    return page.done("The export is queued.", to=page.url("exports"))
+    return page.done("The export is queued.", to=page.url("exports"), warning=warn_of_export(export))
 
 
 def _render_exports(page: Page, *, error: str = "", status: int = 200) -> HttpResponse:

@@ -166,12 +166,28 @@ def read_claw_r1(lines: Sequence[Line]) -> Incoming:
     ends = [row.is_last for _, row in rows]
     if any(end is not None for end in ends) and not ends[-1]:
         raise BadLine(line, f"is_last: the trajectory {first.trajectory_uid} is unfinished: its last step is not in it")
+    steps = [_read_claw_r1_step(line, row, index=place) for place, (line, row) in enumerate(rows)]
+    _check_claw_r1_order(rows)
     return Incoming(
         line=line,
         source_id=str(first.trajectory_uid),
         group="" if first.prompt_uid is None else str(first.prompt_uid),
-        steps=[_read_claw_r1_step(line, row, index=place) for place, (line, row) in enumerate(rows)],
+        steps=steps,
     )
+
+
+def _check_claw_r1_order(rows: Sequence[tuple[int, shapes.ClawR1Line]]) -> None:
+    """Raise BadLine where a step is missing, or is there twice; where no line has an index, their order is theirs."""
+    if all(row.step_index is None for _, row in rows):
+        return
+    for place, (line, row) in enumerate(rows):
+        if row.step_index is None:
+            raise BadLine(line, f"step_index: other steps of the trajectory {row.trajectory_uid} have one")
+        if row.step_index < place:
+            raise BadLine(line, f"step_index: the trajectory {row.trajectory_uid} has two steps {row.step_index}")
+        if row.step_index > place:
+            missing = f"the trajectory {row.trajectory_uid} has no step {place}; this is step {row.step_index}"
+            raise BadLine(line, f"step_index: {missing}")
 
 
 def _read_claw_r1_step(line: int, row: shapes.ClawR1Line, *, index: int) -> IncomingStep:

@@ -19,7 +19,7 @@ from apps.trajectories.datasets.services import add_to_dataset
 from apps.trajectories.models import Trajectory
 from apps.trajectories.querysets import TrajectoryQuerySet
 from apps.trajectories.search.language import parse_query
-from apps.trajectories.search.services import find_matching, patience
+from apps.trajectories.search.services import find_matching, patience, warn_of_strangers
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,8 +50,14 @@ def measure_source(export: Export) -> tuple[int, str]:
         last = rows.aggregate(last=Max("id"))["last"] or ""
         n = rows.order_by().count()
     if not n:
-        raise InvalidInput("there is no trajectory in it: nothing to export", field="query" if export.query else "")
+        fault = ["there is no trajectory in it: nothing to export", warn_of_export(export)]
+        raise InvalidInput("; ".join(filter(None, fault)), field="query" if export.query else "")
     return n, last
+
+
+def warn_of_export(export: Export) -> str:
+    """Return what in its search may be a slip: agents that the project has not."""
+    return warn_of_strangers(project=export.project, query=export.query)
 
 
 def read_items(export: Export, *, after: str, limit: int) -> list[Item]:

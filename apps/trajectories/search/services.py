@@ -111,6 +111,15 @@ def find_strangers(*, project: Project, query: Query) -> list[tuple[str, str]]:
     return [(value, slugs[found[0]] if found else "") for value, found in near.items()]
 
 
+def warn_of_strangers(*, project: Project, query: str) -> str:
+    """Return the same in words, "" when the project has all the agents that the search names. Raises SearchError."""
+    found = find_strangers(project=project, query=parse_query(query))
+    known = [
+        f"this project has no agent {slug}" + (f": do you mean {meant}?" if meant else "") for slug, meant in found
+    ]
+    return "; ".join(known)
+
+
 def find_page(*, project: Project, query: Query, before: str | None, limit: int, hidden: Hidden = NOTHING) -> Found:
     """Return one page, newest first. What no index narrows is looked for among the newest, as far as time allows.
 

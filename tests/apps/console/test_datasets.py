@@ -168,6 +168,16 @@ class TestDatasets:
         reviewer_browser.post(f"{address}/remove", {"trajectory": [one.id]})
         assert DatasetMember.objects.get().trajectory == good
 
+    def test_an_agent_that_the_project_has_not_is_told(
+        self, reviewer_browser: Client, dataset: Dataset, add_trajectory: AddTrajectory
+    ) -> None:
+        add_trajectory()
+        address = f"{LIST}/{dataset.id}"
+        for query, n in (("agent:clrk", 0), ("-agent:clrk", 1)):
+            html = reviewer_browser.post(f"{address}/add", {"query": query}, follow=True).content.decode()
+            assert f"{n} added." in html
+            assert "This project has no agent clrk: do you mean clerk?" in html
+
     @pytest.mark.parametrize("fields", [{}, {"ids": "x"}, {"query": "reward<<"}, {"query": "a", "ids": "b"}])
     def test_what_cannot_be_put_in_keeps_the_form(
         self, reviewer_browser: Client, dataset: Dataset, fields: dict[str, str]
@@ -219,6 +229,19 @@ class TestExports:
         assert "Download" in trainer_browser.get(EXPORTS).content.decode()
         link = trainer_browser.get(f"{EXPORTS}/{export.id}/file")["Location"]
         assert link.startswith(f"/api/v1/exports/{export.id}/file?token=")
+
+    def test_an_agent_that_the_project_has_not_is_told(
+        self, trainer_browser: Client, add_trajectory: AddTrajectory
+    ) -> None:
+        add_trajectory()
+        fields = {"shape": "messages", "format": "jsonl", "query": "agent:clrk"}
+        refused = trainer_browser.post(EXPORTS, fields)
+        assert refused.status_code == 400
+        words = "his project has no agent clrk: do you mean clerk?"
+        assert words in refused.content.decode()
+        started = trainer_browser.post(EXPORTS, {**fields, "query": "-agent:clrk"}, follow=True)
+        assert "The export is queued." in started.content.decode()
+        assert words in started.content.decode()
 
     def test_a_search_comes_with_the_address(self, trainer_browser: Client, project: Project) -> None:
         assert 'value="reward&gt;0"' in trainer_browser.get(f"{EXPORTS}?q=reward%3E0").content.decode()

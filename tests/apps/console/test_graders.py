@@ -226,6 +226,9 @@ class TestGrader:
         assert "Try it first" not in html
         assert trainer_browser.post(f"{address}/1/on").status_code == 302
         assert "v1 is on" in trainer_browser.get("/p/shop/rewards").content.decode()
+        html = trainer_browser.post(f"{address}/1/backfill", {"query": "agent:clrk"}, follow=True).content.decode()
+        assert "This project has no agent clrk: do you mean clerk?" in html
+        Backfill.objects.all().delete()
         trainer_browser.post(f"{address}/1/backfill", {"query": ""})
         fill_backfill(Backfill.objects.get().pk)
         while grade_due(version.pk):

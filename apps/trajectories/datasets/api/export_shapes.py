@@ -10,6 +10,7 @@ from apps.core.ids import ID_MAX_LENGTH
 from apps.core.serializers import PageSerializer, StrictSerializer
 from apps.trajectories.datasets.exporting import sign_link
 from apps.trajectories.datasets.models import Export, FileFormat, Shape
+from apps.trajectories.datasets.sources import warn_of_export
 from apps.trajectories.search.language import MAX_LENGTH
 
 
@@ -54,6 +55,19 @@ class ExportSerializer(serializers.ModelSerializer[Export]):
         if link is None:
             return None
         return f"{settings.CLAW.public_base_url}{reverse('api-export-file', args=[export.pk])}?token={link[0]}"
+
+
+class StartedExportSerializer(ExportSerializer):
+    """An export that begins. `warning` is what in its search may be a slip: agents that the project has not."""
+
+    warning = serializers.SerializerMethodField()
+
+    class Meta(ExportSerializer.Meta):
+        fields = [*ExportSerializer.Meta.fields, "warning"]
+        read_only_fields = fields
+
+    def get_warning(self, export: Export) -> str:
+        return warn_of_export(export)
 
 
 class ExportPageSerializer(PageSerializer):

@@ -44,7 +44,7 @@ class ExportsView(APIView):
     @extend_schema(
         parameters=[ProjectQuerySerializer],
         request=shapes.ExportBodySerializer,
-        responses={201: shapes.ExportSerializer},
+        responses={201: shapes.StartedExportSerializer},
     )
     def post(self, request: Request) -> Response:
         """Start an export of a snapshot, a dataset or a search, in the background."""
@@ -58,7 +58,7 @@ class ExportsView(APIView):
         export = exporting.start_export(
             project=project, caller=caller, snapshot=snapshot, dataset=dataset, file_format=body.pop("format"), **body
         )
-        return Response(shapes.ExportSerializer(export).data, status=status.HTTP_201_CREATED)
+        return Response(shapes.StartedExportSerializer(export).data, status=status.HTTP_201_CREATED)
 
 
 class ExportView(APIView):

@@ -26,6 +26,7 @@ from apps.trajectories.datasets import queries, services
 from apps.trajectories.datasets.api import serializers as shapes
 from apps.trajectories.datasets.models import Dataset
 from apps.trajectories.datasets.sources import add_found_to_dataset
+from apps.trajectories.search.services import warn_of_strangers
 
 
 class DatasetsView(APIView):
@@ -102,11 +103,13 @@ class MembersView(APIView):
         caller = caller_of(request)
         body = read_fields(shapes.AdditionBodySerializer, request.data)
         dataset = services.find_dataset(caller=caller, dataset_id=dataset_id, role=Role.REVIEWER)
+        warning = ""
         if body["query"] is not None:
             added = add_found_to_dataset(dataset=dataset, caller=caller, query=body["query"])
+            warning = warn_of_strangers(project=dataset.project, query=body["query"])
         else:
             added = services.add_ids_to_dataset(dataset=dataset, caller=caller, ids=body["trajectories"])
-        return Response({"n_added": added, "n_trajectories": _count(dataset)})
+        return Response({"n_added": added, "n_trajectories": _count(dataset), "warning": warning})
 
 
 class RemovalView(APIView):

@@ -148,7 +148,7 @@ class TestMembers:
         rows = [add_trajectory() for _ in range(3)]
         members = MEMBERS.format(dataset=dataset.id)
         answer = key_client.post(members, {"trajectories": [row.id for row in rows]})
-        assert answer.json() == {"n_added": 3, "n_trajectories": 3}
+        assert answer.json() == {"n_added": 3, "n_trajectories": 3, "warning": ""}
         page = key_client.get(f"{members}?limit=2").json()
         assert [item["id"] for item in page["items"]] == [rows[2].id, rows[1].id]
         assert page["next_before"] == rows[1].id

@@ -125,11 +125,26 @@ class TestDoors:
 
 
 class TestExports:
+    def test_agents_that_the_project_has_not_are_told(
+        self, manage_client: APIClient, trajectory: Trajectory, dataset: Dataset
+    ) -> None:
+        words = "this project has no agent clrk: do you mean clerk?; this project has no agent xyz"
+        query = "agent:clerk,xyz,clrk"
+        assert manage_client.post(EXPORTS, {"query": query, "shape": "tokens"}).json()["warning"] == words
+        added = manage_client.post(f"/api/v1/datasets/{dataset.id}/trajectories", {"query": query}).json()
+        assert (added["n_added"], added["warning"]) == (1, words)
+        refused = manage_client.post(EXPORTS, {"query": "agent:clrk", "shape": "tokens"})
+        assert refused.status_code == 400
+        assert refused.json()["detail"] == (
+            "there is no trajectory in it: nothing to export; this project has no agent clrk: do you mean clerk?"
+        )
+
     def test_one_is_started_and_fetched(self, manage_client: APIClient, trajectory: Trajectory) -> None:
         answer = manage_client.post(EXPORTS, {"query": "", "shape": "tokens"})
         assert answer.status_code == 201
         started = answer.json()
         assert (started["state"], started["n_total"], started["download_url"]) == ("queued", 1, None)
+        assert started["warning"] == ""
         export_job.run_export(started["id"])
         done = manage_client.get(f"{EXPORTS}/{started['id']}").json()
         assert (done["state"], done["n_done"], done["format"]) == ("done", 1, "jsonl")
@@ -241,7 +256,7 @@ class TestMembersBySearch:
         good = add_trajectory(reward=1.0)
         add_trajectory(reward=-1.0)
         answer = key_client.post(f"/api/v1/datasets/{dataset.id}/trajectories", {"query": "reward>0"})
-        assert answer.json() == {"n_added": 1, "n_trajectories": 1}
+        assert answer.json() == {"n_added": 1, "n_trajectories": 1, "warning": ""}
         member = DatasetMember.objects.get()
         assert (member.trajectory, member.query) == (good, "reward>0")
 

@@ -83,9 +83,9 @@ def spell_chat(member: str) -> bytes:
     return f'{{"messages": {messages}}}'.encode()
 
 
-def claw_r1(step: int, *, uid: str = "u1", **more: Any) -> dict[str, Any]:
+def claw_r1(step: int | None, *, uid: str = "u1", **more: Any) -> dict[str, Any]:
     row = {
-        "prompt_ids": [1, 2, *[9] * step],
+        "prompt_ids": [1, 2, *[9] * (step or 0)],
         "response_ids": [9],
         "rollout_log_probs": [-0.5],
         "trajectory_uid": uid,
@@ -276,6 +276,33 @@ class TestBadLines:
         assert "lines 1 to 3" in reason
         assert Trajectory.objects.get().title == "Where is my parcel?"
 
+    @pytest.mark.parametrize(
+        ("steps", "line", "words"),
+        [
+            ([claw_r1(0), claw_r1(2, is_last=True)], 2, "has no step 1; this is step 2"),
+            ([claw_r1(2, is_last=True), claw_r1(1, is_last=False)], 2, "has no step 0; this is step 1"),
+            ([claw_r1(0), claw_r1(1), claw_r1(1)], 3, "has two steps 1"),
+            (
+                [claw_r1(0), claw_r1(1, is_last=False), claw_r1(None, is_last=True)],
+                3,
+                "other steps of the trajectory u1 have one",
+            ),
+        ],
+    )
+    def test_a_step_of_claw_r1_that_is_missing_or_there_twice_is_told(
+        self, import_rows: ImportRows, steps: list[dict[str, Any]], line: int, words: str
+    ) -> None:
+        source = import_rows(*steps, CHAT)
+        ((at, reason),) = problems_of(source)
+        assert at == line
+        assert words in reason
+        assert Trajectory.objects.get().title == "Where is my parcel?"
+
+    def test_steps_of_claw_r1_without_any_index_are_in_the_order_of_their_lines(self, import_rows: ImportRows) -> None:
+        source = import_rows(*(claw_r1(step) | {"step_index": None} for step in (0, 1)))
+        assert (source.n_imported, source.n_refused) == (1, 0)
+        assert [step.row.metadata["turn"] for step in load_steps(Trajectory.objects.get())] == [0, 1]
+
     def test_a_line_that_is_nested_too_deep_is_told_in_words(self, agent: Agent, caller: Caller) -> None:
         source = import_file(b"[" * 50_000 + b"]" * 50_000 + b"\n", agent=agent, caller=caller)
         assert "levels deep" in problems_of(source)[0][1]
@@ -460,7 +487,7 @@ class TestJob:
             made.append(None)
             return write(*args)
 
-        content = as_lines([CHAT, SHAREGPT, claw_r1(1)])
+        content = as_lines([CHAT, SHAREGPT, claw_r1(0, is_last=True)])
         with monkeypatch.context() as patch:
             patch.setattr(import_job, "write_trajectories", write_and_die)
             with pytest.raises(KeyboardInterrupt):
