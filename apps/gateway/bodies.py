@@ -15,6 +15,12 @@ IDLE_S = 30.0  # the longest pause between two pieces of a body
 WHOLE_S = 300.0
 _MIB = 1024 * 1024
 INVALID_JSON = "invalid_json"  # the code of an error
+# A comma is a token to any model, so a body with more of them than this fits none; few objects are as short as one in
+# twelve bytes. What there is more of keeps the event loop, and every other call with it, for seconds.
+MOST_ITEMS = 1_000_000
+MOST_OBJECTS = 100_000
+_OBJECTS = tuple(b"{" + mark for mark in (b'"', b" ", b"\n", b"\r", b"\t"))  # not those in a text: there it is `{\"`
+MOST_ESCAPES = 1_000_000  # of a body that is mended: each takes a step of Python's
 # Of escapes: a backslash, a whole character of two halves, or (the last) half of one.
 _HALVES = re.compile(
     rb"\\\\|\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|(\\u[dD][89a-fA-F][0-9a-fA-F]{2})"
@@ -92,11 +98,28 @@ def mend_halves(raw: bytes) -> bytes:
     Agents in JavaScript cut long texts anywhere, also in the midst of an emoji; a half that stays in a conversation's
     history would have each of its later requests refused.
     """
+    has_any = b"\\ud" in raw or b"\\uD" in raw
+    if not has_any or raw.count(b"\\") > MOST_ESCAPES:
+        return raw
     return _HALVES.sub(lambda found: rb"\ufffd" if found[1] else found[0], raw)
 
 
+def refuse_crowd(raw: bytes) -> None:
+    """Raise ApiError (413) for a body of very many small things: it takes no memory to speak of, but all the time."""
+    if len(raw) <= MOST_OBJECTS:
+        return
+    n_items = raw.count(b",")
+    if n_items > MOST_ITEMS or (n_items > MOST_OBJECTS and sum(map(raw.count, _OBJECTS)) > MOST_OBJECTS):
+        raise ApiError(
+            f"The request holds more than {MOST_OBJECTS:,} objects, or more than {MOST_ITEMS:,} items.",
+            status=413,
+            code="request_too_large",
+        )
+
+
 def read_json(raw: bytes) -> dict[str, Any]:
-    """Return the object in these bytes; raises ApiError (400)."""
+    """Return the object in these bytes; raises ApiError (400, 413)."""
+    refuse_crowd(raw)
     try:
         body = orjson.loads(raw)
     except orjson.JSONDecodeError as error:

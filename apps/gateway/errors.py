@@ -7,6 +7,7 @@ import orjson
 from starlette.requests import Request
 from starlette.responses import Response
 
+LONGEST_MESSAGE = 2000  # letters: some messages quote what was sent
 RETRY_AFTER_S = 5
 RETRY_HEADER = "x-should-retry"  # OpenAI's and Anthropic's packages obey it; by themselves they try a 409 again
 _PASSING = frozenset({408, 429, 503})
@@ -26,6 +27,7 @@ class ApiError(Exception):
         kind: str = "invalid_request_error",
         headers: dict[str, str] | None = None,
     ) -> None:
+        message = message if len(message) <= LONGEST_MESSAGE else f"{message[:LONGEST_MESSAGE]}…"
         super().__init__(message)
         self.message = message
         self.status = status

@@ -9,8 +9,8 @@ import re
 from asyncio.events import TimerHandle
 
 import structlog
-from starlette.types import Receive, Scope, Send
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 log = structlog.get_logger(__name__)
 
@@ -48,6 +48,27 @@ async def refuse_head(_scope: Scope, _receive: Receive, send: Send) -> None:
     headers = [(b"connection", b"close"), (b"content-length", length), (b"content-type", b"text/plain")]
     await send({"type": "http.response.start", "status": 431, "headers": headers})
     await send({"type": "http.response.body", "body": _TOO_LARGE_WORDS})
+
+
+def speak_http_1_0(app: ASGIApp, cycle: RequestResponseCycle) -> ASGIApp:
+    """Return the application for a client that knows no chunks: what has no length ends with the connection.
+
+    Uvicorn sends it chunks all the same, unless it believes that it knows the length: it is told that of each part.
+    """
+
+    async def answer(scope: Scope, receive: Receive, send: Send) -> None:
+        async def send_plainly(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                names.update(name.lower() for name, _ in message.get("headers", ()))
+                cycle.chunked_encoding = None if b"content-length" in names else False
+            elif b"content-length" not in names:
+                cycle.expected_content_length = len(message.get("body", b""))
+            await send(message)
+
+        names: set[bytes] = set()
+        await app(scope, receive, send_plainly)
+
+    return answer
 
 
 class GuardedProtocol(HttpToolsProtocol):
@@ -130,6 +151,11 @@ class GuardedProtocol(HttpToolsProtocol):
         if self._stall_clock is not None and not self.transport.is_closing():
             self._stall_clock.cancel()
             self._stall_clock = None
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGIApp) -> None:  # type: ignore[override]
+        if cycle.scope["http_version"] == "1.0":
+            app = speak_http_1_0(app, cycle)
+        super()._start_asgi_task(cycle, app)  # type: ignore[arg-type]
 
     def _measure_head(self) -> int:
         return len(self.url) + sum(len(name) + len(value) for name, value in self.headers)

@@ -10,7 +10,7 @@ from typing import Any
 import orjson
 import re2
 
-from apps.gateway.bodies import read_json
+from apps.gateway.bodies import read_json, refuse_crowd
 
 SHORTEST = 8192  # bytes: a shorter request is written anew as fast
 _NAME = "messages"
@@ -28,8 +28,9 @@ class SpelledReader:
     def read(self, raw: bytes) -> tuple[dict[str, Any], bytes]:
         """Return the object, and its messages as they are spelled, b"" where it is short or they are not soon found.
 
-        Raises ApiError (400).
+        Raises ApiError (400, 413).
         """
+        refuse_crowd(raw)
         body, spelled = self._read_apart(raw) if len(raw) >= SHORTEST else (None, b"")
         return (read_json(raw), b"") if body is None else (body, spelled)
 

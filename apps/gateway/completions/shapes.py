@@ -9,7 +9,7 @@ from apps.gateway.bodies import read_json
 from apps.gateway.capture import Wishes
 from apps.gateway.checks import COMMON, Check, check_fields, is_token_ids, refuse_fields, wants_usage, wrong
 from apps.gateway.dialect import Json, ModelRequest
-from apps.gateway.errors import bad_request
+from apps.gateway.errors import ApiError, bad_request
 from apps.gateway.known_fields import IGNORED, SAMPLING, keep_meaningful, refuse_unknown
 from apps.gateway.known_fields import REFUSED as REFUSED_ANYWHERE
 
@@ -45,7 +45,7 @@ def read_completion_request(raw: bytes) -> ModelRequest:
     prompts = read_prompts(body.get("prompt"))
     n_choices = len(prompts) * (body.get("n") or 1)
     if n_choices > MAX_ANSWERS:
-        raise wrong("prompt", f"times `n` may ask for no more than {MAX_ANSWERS} answers")
+        raise _too_many()
     return ModelRequest(
         body=body,
         engine_body=_make_engine_body(body),
@@ -68,6 +68,8 @@ def read_prompts(prompt: Any) -> list[str | list[int]]:
         prompt = [prompt]
     if not isinstance(prompt, list) or not prompt:
         raise wrong("prompt", "must be a string, a list of token ids, or a list of either" if prompt else "is required")
+    if len(prompt) > MAX_ANSWERS:
+        raise _too_many()
     for index, one in enumerate(prompt):
         if not isinstance(one, str) and not is_token_ids(one):
             raise wrong(f"prompt[{index}]", "must be a string or a list of token ids")
@@ -76,6 +78,10 @@ def read_prompts(prompt: Any) -> list[str | list[int]]:
     if "" in prompt:
         raise wrong("prompt", "must not be empty")
     return prompt
+
+
+def _too_many() -> ApiError:
+    return wrong("prompt", f"times `n` may ask for no more than {MAX_ANSWERS} answers")
 
 
 def _check_best_of(body: Json) -> None:

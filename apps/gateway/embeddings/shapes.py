@@ -8,6 +8,7 @@ from apps.gateway.checks import COMMON, Check, check_fields, is_token_ids, wrong
 from apps.gateway.dialect import Json
 from apps.gateway.known_fields import IGNORED, keep_meaningful, refuse_unknown
 
+MAX_INPUTS = 2048  # as OpenAI has it
 FLOAT, BASE64 = "float", "base64"
 
 # OpenAI's, then what vLLM understands beyond them.
@@ -63,6 +64,8 @@ def _count_inputs(given: Any) -> int:
         return 1
     if not isinstance(given, list):
         raise wrong("input", "must be a string, a list of token ids, or a list of either")
+    if len(given) > MAX_INPUTS:
+        raise wrong("input", f"may hold no more than {MAX_INPUTS} texts")
     for index, one in enumerate(given):
         if not (isinstance(one, str) and one) and not is_token_ids(one):
             raise wrong(f"input[{index}]", "must be a string that is not empty, or a list of token ids")

@@ -44,12 +44,12 @@ def test_paths_have_one_full_spelling(path: str, inner: str | None) -> None:
 
 
 @pytest.mark.parametrize("below_trajectory", [False, True])
-@pytest.mark.parametrize("prefix", ["/v1", "", "/v1/v1"])
+@pytest.mark.parametrize("prefix", ["/v1", "", "/v1/v1", "/", "/v1/", "//v1/"])
 def test_every_base_url_serves_every_dialect(
-    http: httpx.Client, key: ApiKey, prefix: str, *, below_trajectory: bool
+    gateway: GatewayServer, http: httpx.Client, key: ApiKey, prefix: str, *, below_trajectory: bool
 ) -> None:
     trajectory = TrajectoryFactory.create(agent=key.agent)
-    base = (f"/t/{trajectory.id}" if below_trajectory else "") + prefix
+    base = gateway.url + (f"/t/{trajectory.id}" if below_trajectory else "") + prefix
 
     assert http.post(f"{base}/chat/completions", json=chat()).json()["object"] == "chat.completion"
     assert http.post(f"{base}/messages", json=ask()).json()["type"] == "message"

@@ -109,6 +109,26 @@ def test_a_client_that_shuts_its_side_once_it_has_asked_gets_its_answer(
     assert only_exchange().status == ExchangeStatus.COMPLETE
 
 
+@pytest.mark.parametrize("is_streamed", [False, True])
+def test_a_client_of_http_1_0_gets_its_answer_without_chunks(
+    gateway: GatewayServer, secret: str, is_streamed: bool
+) -> None:
+    body = json.dumps(chat(stream=is_streamed)).encode()
+    with connected(gateway) as client:
+        client.sendall(head(secret, length=len(body)).replace(b"HTTP/1.1", b"HTTP/1.0") + body)
+        heading, _, answer = read_all(client).partition(b"\r\n\r\n")
+
+    assert b"transfer-encoding" not in heading
+    assert b"connection: close" in heading
+    assert (b"content-length" in heading) is not is_streamed
+    if is_streamed:
+        assert answer.startswith(b"data: {")
+        assert answer.endswith(b"data: [DONE]\n\n")
+    else:
+        assert json.loads(answer)["object"] == "chat.completion"
+    assert only_exchange().status == ExchangeStatus.COMPLETE
+
+
 def test_a_client_that_shuts_its_side_in_the_midst_of_asking_has_left(
     gateway: GatewayServer, http: httpx.Client, secret: str
 ) -> None:
