@@ -8,7 +8,6 @@ tokenised.
 import secrets
 import time
 from dataclasses import dataclass, field
-from types import NoneType
 from typing import Any, TypeVar
 
 import orjson
@@ -282,7 +281,7 @@ def _is_usage(usage: Any) -> bool:
     for part, name in _DETAILS:
         details = usage.get(part) or {}
         found.append(details.get(name) if isinstance(details, dict) else part)
-    return all(type(count) in {int, NoneType} for count in found) and _is_writable(usage)
+    return all(count is None or (type(count) is int and count >= 0) for count in found) and _is_writable(usage)
 
 
 def _is_writable(value: Any) -> bool:

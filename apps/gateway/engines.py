@@ -211,12 +211,12 @@ def _raise_for_status(engine: EngineRoute, wire: Wire, body: bytes) -> None:
     """Raise what an answer other than 200 means."""
     status = wire.status
     text = f"the engine answered {status}: {body[:300].decode(errors='replace')}"
-    if engine.is_provider and status in {401, 402, 403}:
-        # Not the client's key is wrong but ours, and the provider's words may quote it.
-        raise EngineUnavailableError(
-            f"the provider refuses this project's credential ({status}): an owner has to renew it",
-            code="engine_misconfigured",
-        )
+    if status in {401, 402, 403}:
+        # Not the client's key is wrong but ours, and a provider's words may quote it.
+        fault = f"the provider refuses this project's credential ({status}): an owner has to renew it"
+        if not engine.is_provider:
+            fault = f"the engine lets this platform not in ({status}): an operator has to start it without a key"
+        raise EngineUnavailableError(fault, code="engine_misconfigured")
     if status < 400:
         raise EngineNonsenseError(f"the engine answered {status}, where only 200 is an answer")
     # vLLM's 404: it has lost the adapter (a restart), which the reconciling task puts back; or it lacks the path.

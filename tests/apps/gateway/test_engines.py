@@ -239,6 +239,17 @@ async def test_a_provider_that_refuses_our_credential_is_not_the_clients_fault(
     assert "overloaded" not in str(caught.value)  # its own words may quote the credential
 
 
+@pytest.mark.parametrize("status", [401, 402, 403])
+async def test_an_engine_that_lets_us_not_in_is_not_the_clients_fault(
+    engines: Engines, fakes: list[FakeEngine], status: int
+) -> None:
+    """Told of a 401, agents take their own key for a wrong one, and some do not come back for a minute."""
+    fakes[0].script.failures = [status]
+    with pytest.raises(EngineUnavailableError, match="an operator") as caught:
+        await call(engines, route(fakes[0]))
+    assert caught.value.code == "engine_misconfigured"
+
+
 async def test_a_model_that_a_provider_does_not_have_is_refused_at_once(
     engines: Engines, fakes: list[FakeEngine]
 ) -> None:

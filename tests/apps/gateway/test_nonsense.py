@@ -86,7 +86,15 @@ def test_an_answer_without_end_is_no_answer(
 
 @pytest.mark.parametrize(
     "usage",
-    [5, [], {"prompt_tokens": "many"}, {"completion_tokens": []}, {"prompt_tokens_details": {"cached_tokens": {}}}],
+    [
+        5,
+        [],
+        {"prompt_tokens": "many"},
+        {"completion_tokens": []},
+        {"prompt_tokens_details": {"cached_tokens": {}}},
+        {"prompt_tokens": 1, "completion_tokens": -1, "total_tokens": -(10**18)},
+        {"prompt_tokens_details": {"cached_tokens": -1}},
+    ],
 )
 def test_a_usage_that_counts_nothing_is_not_counted(usage: object) -> None:
     capture = AnswerCapture(response_id="r", model="otter", n_choices=1, wishes=Wishes())
