@@ -9,6 +9,7 @@ from django.utils import timezone
 from apps.accounts.models import Project
 from apps.feedback.graders.agreement import Agreement
 from apps.feedback.graders.backfilling import Progress, read_progress
+from apps.feedback.graders.budget import read_spent
 from apps.feedback.graders.kinds import KINDS, Kind
 from apps.feedback.graders.models import Backfill, DryRun, Grader, GraderVersion, Grading, GradingState
 from apps.feedback.graders.people import read_agreement
@@ -18,6 +19,8 @@ from apps.feedback.models import ScoreSchema
 from apps.feedback.schemas import ProjectSchema, find_schema, list_schemas
 from apps.feedback.thumbs.models import ThumbToken
 from apps.feedback.thumbs.services import list_tokens
+from apps.registry.models import AliasName
+from apps.registry.queries import list_teachers
 from apps.trajectories.blindness import Hidden
 
 SHOWN = 20
@@ -81,6 +84,7 @@ class GraderPage:
     agreement: Agreement
     backfills: list[tuple[Backfill, Progress]]
     n_waiting: int
+    n_calls_today: int
     failures: list[Grading]
     field_words: str
 
@@ -91,6 +95,21 @@ class GraderPage:
     @property
     def is_live(self) -> bool:
         return self.grader.live_id == self.version.pk
+
+    @property
+    def budget(self) -> int | None:
+        """Calls of a UTC day; None: as many as it takes."""
+        budget: int | None = self.version.settings.get("calls_per_day")
+        return budget
+
+    @property
+    def is_spent(self) -> bool:
+        return self.budget is not None and self.n_calls_today >= self.budget
+
+
+def list_judges(project: Project) -> list[str]:
+    """Return the names by which a judge may be asked."""
+    return [AliasName.LIVE, *(teacher.name for teacher in list_teachers(project))]
 
 
 def read_grader_page(grader: Grader, version: GraderVersion, *, hidden: Hidden) -> GraderPage:
@@ -109,6 +128,7 @@ def read_grader_page(grader: Grader, version: GraderVersion, *, hidden: Hidden) 
         agreement=read_agreement(version, hidden=hidden),
         backfills=[(backfill, read_progress(backfill, hidden=hidden)) for backfill in backfills],
         n_waiting=gradings.filter(state__in=[GradingState.WAITING, GradingState.RUNNING]).count(),
+        n_calls_today=read_spent(grader.pk),
         failures=list(failed[:SHOWN]),
         field_words=words.get(version.field, version.field),
     )

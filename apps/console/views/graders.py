@@ -5,10 +5,11 @@ from django.http import HttpResponse
 from apps.accounts.models import Role
 from apps.console.grader_form import GraderForm
 from apps.console.page import Page, project_page
-from apps.console.queries.graders import read_grader_page
+from apps.console.queries.graders import list_judges, read_grader_page
 from apps.console.snippets import curl
 from apps.core.errors import InvalidInput, NotFound, ServiceError
 from apps.feedback.graders import services
+from apps.feedback.graders.judging import AskingSettings
 from apps.feedback.graders.kinds import KINDS, find_kind
 from apps.feedback.graders.models import Grader, GraderVersion
 from apps.feedback.graders.services import GRADED_FIELDS
@@ -172,6 +173,7 @@ def _render_form(page: Page, form: GraderForm, *, grader: Grader | None = None, 
         grader=grader,
         kinds=KINDS.values(),
         fields=[spec for spec in schema.fields if spec.kind in GRADED_FIELDS],
+        models=list_judges(page.project) if issubclass(form.kind.settings, AskingSettings) else [],
         curl=curl("GET", "/api/v1/grader-kinds"),
         status=status,
     )

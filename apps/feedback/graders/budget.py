@@ -41,6 +41,13 @@ def settle_calls(reserved: Reserved, *, n_made: int) -> None:
         row.update(n_calls=F("n_calls") - (reserved.n_calls - n_made))
 
 
+def read_spent(grader_id: str) -> int:
+    """Return how many of today's calls are spent."""
+    day = timezone.now().astimezone(UTC).date()
+    row = DailyCalls.objects.filter(grader_id=grader_id, day=day).values_list("n_calls", flat=True)
+    return row.first() or 0
+
+
 def next_day() -> datetime:
     """Return when the next UTC day begins."""
     tomorrow = timezone.now().astimezone(UTC).date() + timedelta(days=1)

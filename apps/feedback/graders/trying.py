@@ -33,6 +33,9 @@ from apps.trajectories.search.services import find_matching
 
 MAX_RESULTS = 200
 SHOWN_TEXT = 500
+NO_TRAJECTORY = "no complete trajectory fits its query: nothing could be tried"
+NO_GROUP = "no complete trajectory that fits its query is one of a group: nothing could be compared"
+NO_ANSWER = "no complete trajectory that fits its query has an answer: nothing could be tried"
 
 
 def run_dry_run(dry_run_id: str) -> None:
@@ -53,12 +56,15 @@ def run_dry_run(dry_run_id: str) -> None:
 def _try(dry_run: DryRun) -> dict[str, Any]:
     version = dry_run.version
     grading_round = open_round(version)
-    sample = choose_sample(version, n_wanted=dry_run.n_wanted, hidden=find_hidden(Caller(user=dry_run.author)))
+    is_group = grading_round.kind.is_group
+    hidden = find_hidden(Caller(user=dry_run.author))
+    sample = choose_sample(version, n_wanted=dry_run.n_wanted, is_group=is_group, hidden=hidden)
     if not sample:
-        error = "no complete trajectory fits its query: nothing could be tried"
-        return {"state": WorkState.FAILED, "error": error}
+        return {"state": WorkState.FAILED, "error": NO_GROUP if is_group else NO_TRAJECTORY}
     mine = DryRun.objects.filter(pk=dry_run.pk)
     graded = _grade_sample(grading_round, sample, beat=lambda: mine.update(touched_at=timezone.now()))[:MAX_RESULTS]
+    if not graded:
+        return {"state": WorkState.FAILED, "error": NO_ANSWER}
     people = read_people(
         project_id=version.grader.project_id, field=version.field, trajectory_ids=[row.pk for row in sample]
     )
@@ -82,13 +88,15 @@ def hide_results(dry_run: DryRun, *, hidden: Hidden) -> DryRun:
     return dry_run
 
 
-def choose_sample(version: GraderVersion, *, n_wanted: int, hidden: Hidden) -> list[Trajectory]:
+def choose_sample(version: GraderVersion, *, n_wanted: int, is_group: bool, hidden: Hidden) -> list[Trajectory]:
     """Return complete trajectories that the version's query finds for who may not know of `hidden`, the newest: first
-    such as people judged, half of them."""
+    such as people judged, half of them. `is_group`: of tries of a group only."""
     project = version.grader.project
     rows = find_matching(project=project, query=parse_query(version.query), hidden=hidden).filter(
         state=TrajectoryState.COMPLETE, n_steps__gt=0
     )
+    if is_group:
+        rows = rows.exclude(group="")
     judged = Label.objects.standing().filter(trajectory=OuterRef("pk"), source=Source.HUMAN, field=version.field)
     known = list(rows.filter(Exists(judged)).exclude(pk__in=hidden).order_by("-pk")[: (n_wanted + 1) // 2])
     others = rows.exclude(pk__in=[row.pk for row in known]).order_by("-pk")[: n_wanted - len(known)]

@@ -1,11 +1,13 @@
 """The pages of rewards: score schema, graders, tokens of web pages."""
 
 from collections.abc import Callable
+from datetime import UTC
 from pathlib import Path
 from typing import Any
 
 import pytest
 from django.test import Client
+from django.utils import timezone
 from pytest_django.fixtures import Settings
 
 from apps.accounts.access import Caller
@@ -15,7 +17,7 @@ from apps.console.schema_form import SchemaForm
 from apps.core.ids import new_id
 from apps.feedback.graders.backfilling import fill_backfill
 from apps.feedback.graders.kinds import KINDS
-from apps.feedback.graders.models import Backfill, DryRun, Grader, GraderVersion
+from apps.feedback.graders.models import Backfill, DailyCalls, DryRun, Grader, GraderVersion, Grading
 from apps.feedback.graders.running import grade_due
 from apps.feedback.graders.services import VersionDraft, create_grader
 from apps.feedback.graders.trying import run_dry_run
@@ -25,6 +27,7 @@ from apps.feedback.score_schema import DEFAULT, FieldKind, read_schema
 from apps.feedback.services import add_label
 from apps.feedback.thumbs.models import ThumbToken
 from apps.trajectories.models import Trajectory
+from tests.factories.registry import TeacherFactory
 from tests.fakes.webhook import serve_webhook
 
 pytestmark = pytest.mark.django_db
@@ -209,8 +212,44 @@ class TestForm:
         assert "clawhook-" not in trainer_browser.get(address).content.decode()
         assert "clawhook-" in trainer_browser.post(f"{address}/secret").content.decode()
 
+    def test_a_judge_is_chosen_among_the_models_that_there_are(self, trainer_browser: Client, project: Project) -> None:
+        TeacherFactory.create(project=project, name="big-teacher")
+        TeacherFactory.create(name="another-projects")
+        html = trainer_browser.get("/p/shop/graders/new?kind=judge").content.decode()
+        assert 'value="live" list="models"' in html
+        assert '<option value="live"></option><option value="big-teacher"></option></datalist>' in html
+        assert "<datalist" not in trainer_browser.get("/p/shop/graders/new?kind=reward_model").content.decode()
+
 
 class TestGrader:
+    def test_without_a_word_of_people_no_agreement_is_claimed(
+        self, trainer_browser: Client, version: GraderVersion, trajectory: Trajectory
+    ) -> None:
+        trainer_browser.post(f"{page_of(version)}/1/dry-run", {"n": "5"})
+        run_dry_run(DryRun.objects.get().pk)
+        html = trainer_browser.get(page_of(version)).content.decode()
+        assert "People judged none of these" in html
+        assert "have the same sign" not in html
+
+    def test_a_budget_is_shown_with_what_is_spent_of_it(
+        self, trainer_browser: Client, version: GraderVersion, trajectory: Trajectory
+    ) -> None:
+        assert "Calls today" not in trainer_browser.get(page_of(version)).content.decode()
+        asking = {**KINDS["judge"].settings().model_dump(), "calls_per_day": 2}
+        judge = GraderVersion.objects.create(
+            grader=Grader.objects.create(project=version.grader.project, name="judge", kind="judge"),
+            number=1,
+            settings=asking,
+        )
+        Grading.objects.create(version=judge, trajectory=trajectory)
+        for n_calls, words in ((1, "1 wait to be graded."), (2, "1 wait to be graded, until the next day begins")):
+            DailyCalls.objects.update_or_create(
+                grader=judge.grader, day=timezone.now().astimezone(UTC).date(), defaults={"n_calls": n_calls}
+            )
+            html = trainer_browser.get(page_of(judge)).content.decode()
+            assert f"Calls today: <strong>{n_calls}</strong> of 2" in html
+            assert words in html
+
     def test_from_a_dry_run_to_a_backfill(
         self, trainer_browser: Client, mate: User, version: GraderVersion, trajectory: Trajectory
     ) -> None:

@@ -4,9 +4,10 @@ import pytest
 
 from apps.accounts.access import Caller
 from apps.accounts.models import User
+from apps.core.errors import Conflict
 from apps.feedback.graders.models import DryRun, Grading, WorkState
 from apps.feedback.graders.people import read_agreement
-from apps.feedback.graders.services import start_dry_run
+from apps.feedback.graders.services import start_dry_run, switch_on
 from apps.feedback.graders.trying import run_dry_run
 from apps.feedback.models import Label, Source
 from apps.feedback.services import add_label
@@ -54,6 +55,33 @@ class TestDryRun:
         dry_run = start_dry_run(caller=caller, version=version)
         run_dry_run(dry_run.pk)
         assert "nothing could be tried" in DryRun.objects.get().error
+
+    def test_a_judge_of_groups_is_tried_on_tries_of_groups_alone(
+        self, caller: Caller, engine: FakeEngine, make_version: MakeVersion, make_trajectory: MakeTrajectory
+    ) -> None:
+        engine.script.pieces = ['{"scores": [0.25, 1], "reason": "b is right"}']
+        make_trajectory("alone")
+        version = make_version("relative", tried=False)
+        run_dry_run(start_dry_run(caller=caller, version=version).pk)
+        assert (DryRun.objects.get().state, "one of a group" in DryRun.objects.get().error) == (WorkState.FAILED, True)
+        with pytest.raises(Conflict, match="first: a dry run shows"):
+            switch_on(caller=caller, version=version)
+        tries = [make_trajectory(text, group="g") for text in ("a", "b")]
+        for _ in range(3):
+            make_trajectory("alone")
+        dry_run = start_dry_run(caller=caller, version=version, n_wanted=2)
+        run_dry_run(dry_run.pk)
+        dry_run.refresh_from_db()
+        assert {one["trajectory"]: one["reward"] for one in dry_run.results} == {tries[0].pk: -0.5, tries[1].pk: 1}
+
+    def test_what_says_nothing_is_nothing_to_try_it_on(
+        self, caller: Caller, make_version: MakeVersion, make_trajectory: MakeTrajectory
+    ) -> None:
+        make_trajectory().steps.update(side_call="title")
+        version = make_version("regex", settings={"pattern": "x"}, tried=False)
+        run_dry_run(start_dry_run(caller=caller, version=version).pk)
+        assert DryRun.objects.get().state == WorkState.FAILED
+        assert "has an answer" in DryRun.objects.get().error
 
 
 def test_agreement_with_people_is_shown_for_what_was_graded(
