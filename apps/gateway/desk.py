@@ -12,6 +12,7 @@ from apps.gateway.capture_policy import CapturePolicy, redact_record
 from apps.gateway.engines import Engines
 from apps.gateway.errors import bad_key, unavailable
 from apps.gateway.keep_alive import KeepAlive
+from apps.gateway.known_talks import KnownTalks
 from apps.gateway.limits import Limiter
 from apps.gateway.passed_calls import PassedCallCounter
 from apps.gateway.prompt_form import KnownForms
@@ -25,7 +26,8 @@ log = structlog.get_logger(__name__)
 
 
 class Desk:
-    """Routes, engines and their templates' forms, limits, writer and spool, the gate to trajectories, keep-alive.
+    """Routes, engines and their templates' forms, known talks, limits, writer and spool, the gate to trajectories,
+    keep-alive.
 
     Made inside the running event loop.
     """
@@ -40,6 +42,7 @@ class Desk:
         self.trajectories = TrajectoryGate()
         self.keep_alive = KeepAlive()
         self.prompt_forms = KnownForms()
+        self.known_talks = KnownTalks()
         self._replay: asyncio.Task[None] | None = None
 
     async def start(self) -> None:

@@ -26,7 +26,7 @@ class ModelRequest:
     `dropped`: what was left out of it, name → value or reason; the client is told the names in a header.
     `is_trainable`: False where the answers do not all go on from one and the same state.
     `trajectory_id`: where the body itself says that the call belongs, "" when it does not.
-    `spelled_messages`: the body's messages as the client wrote them, b"" where that is of no use.
+    `spelled_messages`: the body's messages as the client wrote them, empty where that is of no use.
     """
 
     body: Json
@@ -39,7 +39,7 @@ class ModelRequest:
     dropped: Json = field(default_factory=dict)
     trajectory_id: str = ""
     is_trainable: bool = True
-    spelled_messages: bytes = b""
+    spelled_messages: bytes | memoryview = b""
 
 
 class Voice(Protocol):

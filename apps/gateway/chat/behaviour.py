@@ -20,8 +20,8 @@ class ChatDialect:
     id_prefix = "chatcmpl-"
     exact_fields: Json = {"return_token_ids": True, "logprobs": True}
 
-    async def read_request(self, raw: bytes, *, desk: Desk, key: KeyRoute) -> ModelRequest:  # noqa: ARG002 (others need them)
-        return read_chat_request(raw)
+    async def read_request(self, raw: bytes, *, desk: Desk, key: KeyRoute) -> ModelRequest:
+        return read_chat_request(raw, desk.known_talks, scope=key.project_id)
 
     def open_answer(self, request: ModelRequest, *, response_id: str) -> tuple[AnswerCapture, Voice]:
         return make_chat_capture(request, response_id=response_id), ChatVoice()

@@ -14,6 +14,7 @@ from apps.gateway.dialect import ModelRequest
 from apps.gateway.errors import bad_request
 from apps.gateway.known_fields import IGNORED, SAMPLING, TEMPLATE, refuse_unknown
 from apps.gateway.known_fields import REFUSED as REFUSED_ANYWHERE
+from apps.gateway.known_talks import KnownTalks
 from apps.gateway.spelled_messages import SpelledReader
 
 ROLES = frozenset({"system", "developer", "user", "assistant", "tool"})
@@ -56,15 +57,21 @@ _CONTENT = (str, list, NoneType)
 _CHOICES = ("auto", "none", "required")
 
 
-def read_chat_request(raw: bytes) -> ModelRequest:
-    """Return the request in these bytes; raises ApiError (400) that names the field at fault."""
-    body, spelled = _READER.read(raw)
+def read_chat_request(raw: bytes, known: KnownTalks, *, scope: str) -> ModelRequest:
+    """Return the request in these bytes; raises ApiError (400) that names the field at fault.
+
+    `known`: what was read before, with names of `scope`. What is read now is known the next time.
+    """
+    reading = _READER.read(raw, known, scope=scope)
+    body = reading.body
     refuse_unknown(body, KNOWN)
     refuse_fields(body, REFUSED)
     check_fields(body, _CHECKS)
     _refuse_unsupported(body)
-    _check_messages(body.get("messages"))
+    _check_messages(body.get("messages"), n_known=reading.n_known)
     _check_tools(body.get("tools") or [], body.get("tool_choice"))
+    for talk in reading.talks:
+        known.keep(talk, scope=scope)
     return ModelRequest(
         body=body,
         engine_body=make_engine_body(body),
@@ -76,7 +83,7 @@ def read_chat_request(raw: bytes) -> ModelRequest:
             logprobs=bool(body.get("logprobs")),
             token_ids=bool(body.get("return_token_ids")),
         ),
-        spelled_messages=spelled,
+        spelled_messages=reading.spelled,
     )
 
 
@@ -88,10 +95,11 @@ def _refuse_unsupported(body: dict[str, Any]) -> None:
         raise wrong("top_logprobs", "needs `logprobs` to be true")
 
 
-def _check_messages(messages: Any) -> None:
+def _check_messages(messages: Any, *, n_known: int) -> None:
+    """`n_known`: of so many it is known already that nothing is wrong."""
     if messages is None:
         raise wrong("messages", "is required")
-    for index, message in enumerate(messages):
+    for index, message in enumerate(messages[n_known:], n_known):
         if not isinstance(message, dict):
             raise wrong(f"messages[{index}]", "must be an object")
         role = message.get("role")

@@ -3,6 +3,7 @@
 import ast
 import subprocess
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, get_type_hints
 
@@ -19,6 +20,7 @@ from apps.gateway.completions import shapes as completion_shapes
 from apps.gateway.embeddings import shapes as embedding_shapes
 from apps.gateway.errors import ApiError
 from apps.gateway.known_fields import IGNORED, REFUSED, SAMPLING, TEMPLATE
+from apps.gateway.known_talks import KnownTalks
 from apps.gateway.messages.shapes import read_messages_request
 from apps.gateway.responses import shapes as response_shapes
 from clawplatform.env import ROOT
@@ -27,8 +29,9 @@ Json = dict[str, Any]
 Read = Callable[[bytes], Any]
 
 SAID: list[Json] = [{"role": "user", "content": "hello"}]
+read_chat_request = partial(chat_shapes.read_chat_request, known=KnownTalks(), scope="proj_1")
 DOORS: list[tuple[str, Read, Json]] = [
-    ("chat", chat_shapes.read_chat_request, {"model": "otter", "messages": SAID}),
+    ("chat", read_chat_request, {"model": "otter", "messages": SAID}),
     ("completions", completion_shapes.read_completion_request, {"model": "otter", "prompt": "hello"}),
     ("embeddings", embedding_shapes.read_embeddings_request, {"model": "otter", "input": "hello"}),
     ("responses", response_shapes.check_request, {"model": "otter", "input": "hello"}),
@@ -75,7 +78,7 @@ def test_a_name_without_end_is_not_repeated_without_end(read: Read, body: Json) 
     ],
 )
 def test_the_refusal_says_what_to_do_instead(name: str, advice: str) -> None:
-    error = refusal(chat_shapes.read_chat_request, {"model": "otter", "messages": SAID, name: False})
+    error = refusal(read_chat_request, {"model": "otter", "messages": SAID, name: False})
     assert (error.code, error.param) == ("unknown_parameter", name)
     assert advice in error.message
 

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from apps.gateway import spelled_messages
 from apps.gateway.chat.shapes import KNOWN, read_chat_request
+from apps.gateway.known_talks import KnownTalks
 from apps.gateway.spelled_messages import SpelledReader, write_spelled
 from tests.apps.gateway.conftest import chat, only_exchange
 from tests.fakes.engine import FakeEngine
@@ -18,6 +19,7 @@ from tests.fakes.engine import FakeEngine
 PATH = "/v1/chat/completions"
 LONG = "She said “one, two” – {and} [more] – \\ and 🦦. " * 300
 READER = SpelledReader(KNOWN)
+SCOPE = "proj_1"
 
 names = st.sampled_from(["messages", "model", "stop", "tools", "metadata", "stream", "role", "content"])
 texts = st.one_of(
@@ -44,7 +46,8 @@ def test_whatever_is_sent_is_read_as_it_is_and_written_as_it_was(
     raw = spell(members, ensure_ascii=ascii_only, indent=indent)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(spelled_messages, "SHORTEST", 0)
-        body, spelled = READER.read(raw)
+        reading = READER.read(raw, KnownTalks(), scope=SCOPE)
+    body, spelled = reading.body, bytes(reading.spelled)
 
     assert body == orjson.loads(raw)
     assert list(body) == list(orjson.loads(raw))
@@ -63,7 +66,9 @@ def test_whatever_is_sent_is_read_as_it_is_and_written_as_it_was(
     ],
 )
 def test_messages_are_found_wherever_clients_put_them(members: list[tuple[str, Any]]) -> None:
-    body, spelled = READER.read(spell(members))
+    raw = spell(members)
+    reading = READER.read(raw, KnownTalks(), scope=SCOPE)
+    body, spelled = reading.body, reading.spelled
     assert body == dict(members)
     assert spelled == json.dumps(dict(members)["messages"]).encode()
     others = {**body, "model": "adapter", "logprobs": True}
@@ -83,9 +88,9 @@ def test_messages_are_found_wherever_clients_put_them(members: list[tuple[str, A
 )
 def test_other_messages_are_not_taken_for_the_requests_own(members: list[tuple[str, Any]]) -> None:
     raw = spell(members)
-    body, spelled = READER.read(raw)
-    assert body == orjson.loads(raw)
-    assert not spelled
+    reading = READER.read(raw, KnownTalks(), scope=SCOPE)
+    assert reading.body == orjson.loads(raw)
+    assert not reading.spelled
 
 
 @pytest.mark.parametrize("is_streamed", [False, True])
@@ -126,7 +131,8 @@ def test_it_refuses_a_long_message_that_is_nested_too_deeply(http: httpx.Client)
 
 
 def test_a_short_request_is_read_in_one_go() -> None:
-    assert read_chat_request(json.dumps(chat()).encode()).spelled_messages == b""
+    request = read_chat_request(json.dumps(chat()).encode(), KnownTalks(), scope=SCOPE)
+    assert request.spelled_messages == b""
 
 
 def call(arguments: str) -> dict[str, Any]:
