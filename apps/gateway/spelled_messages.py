@@ -64,7 +64,7 @@ class SpelledReader:
             talks = _read_on(talk, raw, start=start, begin=begin, end=end)
         except (orjson.JSONDecodeError, orjson.JSONEncodeError):
             return None
-        body[_NAME] = talks[0].messages
+        body[_NAME] = list(talks[0].messages)
         return Reading(body, memoryview(raw)[start - 1 : end + 1], len(talk.messages), talks)
 
 

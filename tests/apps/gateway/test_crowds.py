@@ -12,6 +12,7 @@ import pytest
 from apps.gateway import bodies
 from apps.gateway.bodies import mend_halves, refuse_crowd
 from apps.gateway.errors import LONGEST_MESSAGE, ApiError
+from apps.gateway.known_talks import KnownTalks
 from apps.gateway.spelled_messages import SpelledReader
 from apps.trajectories.models import Exchange
 from tests.apps.gateway.conftest import chat
@@ -72,7 +73,7 @@ def test_large_bodies_that_a_model_can_read_are_no_crowd() -> None:
     "refuse",
     [
         lambda: refuse_crowd(b"[%b1]" % (b'{"":0},' * 4_000_000)),
-        lambda: SpelledReader(["model"]).read(b'{"messages":[%b1]}' % (b'{"":0},' * 4_000_000)),
+        lambda: SpelledReader(["model"]).read(b'{"messages":[%b1]}' % (b'{"":0},' * 4_000_000), KnownTalks(), scope=""),
         lambda: mend_halves(rb'"\ud83d%b"' % (b"\\\\" * 14_000_000)),
         lambda: mend_halves(b"[%b]" % (b"[1]," * 7_000_000)),
     ],
