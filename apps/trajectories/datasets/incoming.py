@@ -109,7 +109,7 @@ def _check_names(steps: Sequence[IncomingStep]) -> None:
 def _check_step(step: IncomingStep) -> None:
     if step.logprobs is not None and len(step.logprobs) != len(step.completion_ids):
         n_logprobs, n_ids = len(step.logprobs) // 4, len(step.completion_ids) // 4
-        raise BadLine(step.line, f"{n_logprobs} log-probs for {n_ids} completion ids: each id needs its own")
+        raise BadLine(step.line, f"logprobs: {n_logprobs} log-probs for {n_ids} completion ids: each needs its own")
     check_reward(step.line, step.reward, name="reward")
     texts = [step.client_step_id, step.finish_reason, step.token_check, step.constraints, step.version]
     if fault := find_fault([step.metadata, *texts]):

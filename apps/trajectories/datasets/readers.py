@@ -78,8 +78,6 @@ def _read_token_rows(lines: Sequence[Line]) -> Incoming:
 
 def _pack_logprobs(line: int, row: shapes.TokensLine) -> bytes | None:
     n_ids = len(row.completion_ids)
-    if row.logprobs is not None and len(row.logprobs) != n_ids:
-        raise BadLine(line, f"logprobs: {len(row.logprobs)} log-probs for {n_ids} completion ids: each needs its own")
     if row.mask is not None and len(row.mask) != n_ids:
         raise BadLine(line, f"mask: {len(row.mask)} entries for {n_ids} completion ids")
     return None if row.logprobs is None else pack_logprobs(row.logprobs)

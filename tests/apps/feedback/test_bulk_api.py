@@ -6,13 +6,16 @@ from typing import Any
 import pytest
 from rest_framework.test import APIClient
 
-from apps.accounts.models import Agent, ApiKey, Project, User
+from apps.accounts.models import Agent, ApiKey, Project, Team, User
 from apps.core.ids import new_id
 from apps.feedback.bulk import ACTIONS
 from apps.feedback.models import Label
+from apps.feedback.queues.models import ReviewQueue
 from apps.trajectories.bulk.models import BulkJob
 from apps.trajectories.bulk.running import run_job
 from apps.trajectories.models import Trajectory
+from tests.factories.accounts import ProjectFactory
+from tests.factories.datasets import DatasetFactory
 from tests.factories.trajectories import TrajectoryFactory
 
 pytestmark = pytest.mark.django_db
@@ -57,6 +60,17 @@ def test_failures_are_listed(mates: APIClient, job: BulkJob) -> None:
     assert failure["trajectory"] in job.ids
     assert "no such trajectory" in failure["error"]
     assert mates.get(f"{JOBS}/{job.pk}/failures", {"after": "x"}).json()["field"] == "after"
+
+
+def test_another_projects_dataset_and_queue_are_none(mates: APIClient, trajectory: Trajectory, team: Team) -> None:
+    for project in (ProjectFactory.create(), ProjectFactory.create(team=team)):
+        dataset = DatasetFactory.create(project=project)
+        queue = ReviewQueue.objects.create(project=project, name="theirs")
+        for action, row in (("dataset", dataset), ("queue", queue)):
+            answer = mates.post(MINE, {"action": action, "settings": {action: row.pk}, "ids": [trajectory.pk]})
+            assert (answer.status_code, answer.json()["field"]) == (404, action)
+            assert "this project has no" in answer.json()["detail"]
+    assert not BulkJob.objects.exists()
 
 
 def test_a_keys_reward_is_the_environments(

@@ -63,6 +63,13 @@ def test_a_review_becomes_labels_and_a_reward(queue: ReviewQueue, mate: User) ->
     assert take(queue, mate).item_id != item.pk
 
 
+def test_who_has_left_the_team_has_no_reviews_there(queue: ReviewQueue, mate: User) -> None:
+    review = take(queue, mate)
+    Membership.objects.filter(user=mate).delete()
+    with pytest.raises(NotFound, match="you have no review"):
+        find_review(caller=by(mate), review_id=review.pk)
+
+
 def test_the_next_item_is_held_ahead(queue: ReviewQueue, mate: User) -> None:
     first = take(queue, mate)
     ahead = take(queue, mate, besides=first.pk)

@@ -298,6 +298,24 @@ class TestJob:
             start()
         assert not Export.objects.exists()
 
+    def test_a_guess_at_its_size_is_of_all_trajectories(
+        self, start: Callable[..., Export], add_trajectory: AddTrajectory
+    ) -> None:
+        for _ in range(30):
+            add_trajectory()
+        export = start()
+        n_bytes = run(export).stat().st_size
+        assert n_bytes / 2 < exporting.estimate_bytes(export) < n_bytes * 2
+
+    def test_a_disk_without_room_for_the_whole_file_fails_it_before_the_parts_are_joined(
+        self, start: Callable[..., Export], trajectory: Trajectory, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        export = start()
+        monkeypatch.setattr(storage, "RESERVE_BYTES", 2**60)
+        path = run(export)
+        assert (export.state, "make room" in export.error) == ("failed", True)
+        assert not path.exists()
+
     def test_a_disk_that_gets_full_fails_it_in_words(
         self, start: Callable[..., Export], trajectory: Trajectory, monkeypatch: pytest.MonkeyPatch
     ) -> None:

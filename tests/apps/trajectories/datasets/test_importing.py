@@ -314,6 +314,9 @@ class TestBadLines:
         source = import_rows(CHAT, b"x" * 3500, b"{", SHAREGPT)
         assert [line for line, _ in problems_of(source)] == [2, 3]
         assert (source.n_lines, source.n_imported) == (4, 2)
+        padded = json.dumps(bad(CHAT, title="late")).encode() + b" " * 1000  # it could be read
+        ((line, reason),) = problems_of(import_rows(padded))
+        assert (line, "a line may have" in reason) == (1, True)
 
     def test_line_ends_and_marks_of_other_systems_change_nothing(self, agent: Agent, caller: Caller) -> None:
         lines = as_lines([CHAT, SHAREGPT, b"{"]).replace(b"\n", b"\r\n")
