@@ -149,7 +149,7 @@ class Page:
         if self.is_htmx:
             return with_toast(HttpResponse(status=204, headers={"HX-Redirect": to}), message, undo=undo)
         more = format_html(' <a href="{}">Follow it</a>', follow) if follow else ""
-        messages.success(self.request, format_html("{}{}", message, more))
+        messages.success(self.request, format_html("{}{}", message, more), extra_tags=undo)
         return redirect(to)
 
 

@@ -67,6 +67,7 @@ urlpatterns: list[URLPattern] = [
     path("p/<slug:slug>/inbox/<str:exchange_id>", inbox.raw_call, name="raw_call"),
     path("p/<slug:slug>/inbox/<str:exchange_id>/retry", inbox.retry, name="retry_call"),
     path("p/<slug:slug>/inbox/<str:exchange_id>/assign", inbox.assign, name="assign_call"),
+    path("p/<slug:slug>/inbox/<str:exchange_id>/take-out", inbox.take_out, name="take_out_call"),
     path(
         "p/<slug:slug>/trajectories/<str:trajectory_id>/steps/<str:step_id>/side-call",
         inbox.side_call,

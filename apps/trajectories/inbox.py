@@ -1,12 +1,13 @@
 """Calls that are in no trajectory, or beside a conversation: why, and their way in or out by hand.
 
-Three kinds: set aside (the recorder could not read them), unassigned (nothing says to which conversation they belong),
-and side calls (in a trajectory, but kept out of training). Moving a call in is the recorder's work: it is put back with
+Four kinds: set aside (the recorder could not read them), unassigned (nothing says to which conversation they belong),
+side calls (in a trajectory, but kept out of training), and those that a person has moved in, until they are moved back
+(`taking_out.py`). Moving a call in is the recorder's work: it is put back with
 the trajectory's name on it. Knows no HTTP.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 from django.db import transaction
@@ -19,6 +20,7 @@ from apps.core.errors import Conflict, InvalidInput, NotFound
 from apps.core.ids import is_id
 from apps.core.live import publish_news
 from apps.core.paging import Page, page_newest_first
+from apps.trajectories.assigned import AssignedCall
 from apps.trajectories.calls import GENERATE
 from apps.trajectories.models import Exchange, SideCall, Step, Trajectory
 from apps.trajectories.recorder import fold_agent
@@ -32,11 +34,13 @@ class Kind(TextChoices):
     SET_ASIDE = "set_aside", "Set aside"
     UNASSIGNED = "unassigned", "Unassigned"
     SIDE = "side", "Side calls"
+    MOVED_IN = "moved_in", "Moved in"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Item:
-    """One call in the inbox. `trajectory_id` and `step_id` are those of a side call, else ""."""
+    """One call in the inbox. `trajectory_id` is that of a side call or of one that was moved in, `step_id` that of a
+    side call, else ""."""
 
     id: str
     kind: Kind
@@ -102,11 +106,26 @@ def _list_side_calls(project: Project, before: str | None, limit: int) -> Page[I
     return Page(items=items, next_before=page.next_before)
 
 
+def _list_moved_in(project: Project, before: str | None, limit: int) -> Page[Item]:
+    rows = AssignedCall.objects.filter(project_id=project.pk, trajectory__deleted_at=None).select_related("trajectory")
+    page = page_newest_first(rows, before=before, limit=limit)
+    calls = Exchange.objects.only(*_SHORT).in_bulk([row.pk for row in page.items])
+    names = _agent_names(project)
+    items = []
+    for row in page.items:
+        if row.pk in calls:
+            why = f"{row.assigned_by} moved it into a trajectory"
+            item = _make_item(calls[row.pk], Kind.MOVED_IN, names, why=why)
+            items.append(replace(item, trajectory_id=row.trajectory_id, title=row.trajectory.title))
+    return Page(items=items, next_before=page.next_before)
+
+
 _SHORT = ("id", "agent_id", "dialect", "status", "error", "fold_error", "started_at")
 _LISTS: dict[Kind, Callable[[Project, str | None, int], Page[Item]]] = {
     Kind.SET_ASIDE: _list_set_aside,
     Kind.UNASSIGNED: _list_unassigned,
     Kind.SIDE: _list_side_calls,
+    Kind.MOVED_IN: _list_moved_in,
 }
 
 
@@ -146,7 +165,7 @@ def retry_call(*, caller: Caller, exchange_id: str) -> None:
 
 
 def assign_call(*, caller: Caller, exchange_id: str, trajectory_id: str) -> Trajectory:
-    """Move a call into a trajectory of its agent; it becomes the last step there.
+    """Move a call into a trajectory of its agent; it becomes the last step there. `take_out_call` undoes it.
 
     Raises InvalidInput for another agent's trajectory, and Conflict (the call waits on) when it cannot be read.
     """
@@ -155,24 +174,46 @@ def assign_call(*, caller: Caller, exchange_id: str, trajectory_id: str) -> Traj
     if (trajectory.project_id, trajectory.agent_id) != (call.project_id, call.agent_id):
         fault = "that trajectory is another agent's: choose one of the agent that made the call"
         raise InvalidInput(fault, field="trajectory")
-    _put_back(call, caller, action="call.assigned", trajectory_id=trajectory.pk)
+    _put_back(call, caller, action="call.assigned", trajectory_id=trajectory.pk, into=trajectory)
     call.refresh_from_db()
     if call.fold_error:
+        AssignedCall.objects.filter(pk=call.pk).delete()
         raise Conflict(f"the call cannot be put there: {call.fold_error}")
     trajectory.refresh_from_db()
     return trajectory
 
 
-def _put_back(call: Exchange, caller: Caller, *, action: str, trajectory_id: str) -> None:
+def _put_back(
+    call: Exchange, caller: Caller, *, action: str, trajectory_id: str, into: Trajectory | None = None
+) -> None:
     project = Project.objects.select_related("team").get(pk=call.project_id)
     with transaction.atomic():
         waiting = Exchange.objects.filter(pk=call.pk).exclude(folded_at=None)
         if waiting.update(folded_at=None, fold_error="", trajectory_id=trajectory_id) != 1:
             raise Conflict("somebody else is putting this call back already")
-        UnassignedCall.objects.filter(pk=call.pk).delete()
+        n_waiting, _ = UnassignedCall.objects.filter(pk=call.pk).delete()
+        if into is not None:
+            _keep_as_it_was(call, caller, trajectory_id=into.pk, was_unassigned=bool(n_waiting))
         record_event(team=project.team, actor=caller.name, action=action, object_id=call.pk)
     fold_agent(call.agent_id)
     publish_news(call.project_id, kind="inbox", object_id=call.pk)
+
+
+def _keep_as_it_was(call: Exchange, caller: Caller, *, trajectory_id: str, was_unassigned: bool) -> None:
+    """Note what an undo needs, before the recorder changes it."""
+    before = Trajectory.objects.select_for_update().get(pk=trajectory_id)
+    AssignedCall.objects.create(
+        exchange_id=call.pk,
+        project_id=call.project_id,
+        trajectory=before,
+        assigned_by=caller.name,
+        named_trajectory_id=call.trajectory_id,
+        was_unassigned=was_unassigned,
+        fold_error=call.fold_error,
+        title=before.title,
+        has_error=before.has_error,
+        last_step_at=before.last_step_at,
+    )
 
 
 def _name_side_call(step: Step) -> SideCall:

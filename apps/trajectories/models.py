@@ -344,6 +344,7 @@ class Tools(models.Model):
         return self.digest
 
 
+from apps.trajectories import assigned as _assigned  # noqa: E402, F401 (Django looks for tables here)
 from apps.trajectories import unassigned as _unassigned  # noqa: E402, F401 (Django looks for tables here)
 from apps.trajectories.bulk import models as _bulk  # noqa: E402, F401
 from apps.trajectories.datasets import models as _datasets  # noqa: E402, F401 (Django looks for tables here)

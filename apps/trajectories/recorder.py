@@ -187,7 +187,7 @@ class _Turn:
             return
         try:
             with transaction.atomic():
-                if not _lock_agent(agent_id, wait_s=self._wait_s):
+                if not lock_agent(agent_id, wait_s=self._wait_s):
                     self._busy.add(agent_id)
                     return
                 done = _fold_locked(read())
@@ -251,7 +251,7 @@ def _lock_agents(agent_ids: Iterable[str]) -> set[str]:
         return {agent_id for agent_id, _ in cursor.fetchall()}
 
 
-def _lock_agent(agent_id: str, *, wait_s: float) -> bool:
+def lock_agent(agent_id: str, *, wait_s: float) -> bool:
     """Take the agent's turn until the transaction ends; False when another recorder has it."""
     with connection.cursor() as cursor:
         if wait_s <= 0:

@@ -13,10 +13,12 @@ from apps.console.snippets import curl
 from apps.core.errors import NotFound
 from apps.trajectories import inbox as service
 from apps.trajectories.models import Exchange
+from apps.trajectories.taking_out import find_assigned, take_out_call
 
 HINTS = {
     "set_aside": "The recorder could not read these. They are kept as they came; put them back when the cause is gone.",
     "unassigned": "Nothing in these says to which conversation they belong. Give them a trajectory of their agent.",
+    "moved_in": "People have put these into a trajectory. Each can be moved back while nothing there relies on it.",
     "side": "Calls beside a conversation: titles, compactions, heartbeats. They are kept and not trained on.",
 }
 
@@ -57,7 +59,19 @@ def assign(page: Page, exchange_id: str) -> HttpResponse:
     _find_call(page, exchange_id)
     trajectory_id = page.request.POST.get("trajectory", "").strip()
     trajectory = service.assign_call(caller=page.caller, exchange_id=exchange_id, trajectory_id=trajectory_id)
-    return page.done("Moved here", to=page.url("trajectory", trajectory.pk))
+    undo = page.url("take_out_call", exchange_id)
+    return page.done("Moved here", to=page.url("trajectory", trajectory.pk), undo=undo)
+
+
+@project_page("POST", role=Role.REVIEWER)
+def take_out(page: Page, exchange_id: str) -> HttpResponse:
+    """Put a call that was moved in by hand back into the inbox."""
+    assigned = find_assigned(caller=page.caller, exchange_id=exchange_id)
+    if assigned.project_id != page.project.pk:
+        raise NotFound("this project has no such call")
+    take_out_call(caller=page.caller, exchange_id=exchange_id)
+    kind = service.Kind.UNASSIGNED if assigned.was_unassigned else service.Kind.SET_ASIDE
+    return page.done("Back in the inbox", to=f"{page.url('inbox')}?kind={kind}")
 
 
 @project_page("POST", role=Role.REVIEWER)

@@ -14,7 +14,8 @@ class InboxQuerySerializer(PageQuerySerializer):
 
 
 class InboxItemSerializer(serializers.Serializer[Any]):
-    """A call outside its conversation, and why. `trajectory_id` and `step_id` are a side call's."""
+    """A call outside its conversation, and why. `trajectory_id` is a side call's or that of one that was
+    moved in, `step_id` a side call's."""
 
     id = serializers.CharField()
     kind = serializers.CharField()

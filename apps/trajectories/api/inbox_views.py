@@ -20,6 +20,7 @@ from apps.trajectories.api.inbox_serializers import (
 )
 from apps.trajectories.api.rewards import sight_of
 from apps.trajectories.api.serializers import StepSummarySerializer, TrajectorySerializer
+from apps.trajectories.taking_out import take_out_call
 
 
 class InboxView(APIView):
@@ -53,6 +54,16 @@ class AssignCallView(APIView):
         body = read_fields(AssignBodySerializer, request.data)
         trajectory = inbox.assign_call(caller=caller, exchange_id=exchange_id, trajectory_id=body["trajectory"])
         return Response(TrajectorySerializer(trajectory, context=sight_of(caller)).data)
+
+
+class TakeOutCallView(APIView):
+    """The undo of giving a call a place."""
+
+    @extend_schema(request=None, responses={204: None})
+    def post(self, request: Request, moved_id: str) -> Response:
+        """Put a call that was moved in by hand back into the inbox; refused when something relies on its steps."""
+        take_out_call(caller=caller_of(request), exchange_id=moved_id)
+        return Response(status=status.HTTP_204_NO_CONTENT)
 
 
 class SideCallView(APIView):

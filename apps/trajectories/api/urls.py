@@ -11,6 +11,7 @@ urlpatterns = [
     path("inbox", inbox_views.InboxView.as_view(), name="api-inbox"),
     path("inbox/<str:exchange_id>/retry", inbox_views.RetryCallView.as_view(), name="api-retry-call"),
     path("inbox/<str:exchange_id>/assign", inbox_views.AssignCallView.as_view(), name="api-assign-call"),
+    path("inbox/<str:moved_id>/take-out", inbox_views.TakeOutCallView.as_view(), name="api-take-out-call"),
     path(
         "trajectories/<str:trajectory_id>/steps/<str:step_id>/side-call",
         inbox_views.SideCallView.as_view(),

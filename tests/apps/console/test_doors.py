@@ -42,6 +42,7 @@ CHANGES = (
     ("/p/shop/export-selection", TRAINER),
     ("/p/shop/inbox/exch_00000000000000000000000000/retry", REVIEWER),
     ("/p/shop/inbox/exch_00000000000000000000000000/assign", REVIEWER),
+    ("/p/shop/inbox/exch_00000000000000000000000000/take-out", REVIEWER),
     ("/p/shop/trajectories/{trajectory}/steps/{step}/side-call", REVIEWER),
     ("/p/shop/views", REVIEWER),
     ("/p/shop/views/view_00000000000000000000000000/delete", REVIEWER),

@@ -38,6 +38,23 @@ def test_a_call_is_moved_into_a_trajectory(reviewer_browser: Client, key: ApiKey
     assert reviewer_browser.post(f"/p/shop/inbox/{call.pk}/assign", {"trajectory": "x"}).status_code == 409
 
 
+def test_a_call_that_was_moved_in_is_moved_back(
+    reviewer_browser: Client, viewer_browser: Client, key: ApiKey, trajectory: Trajectory
+) -> None:
+    call = ExchangeFactory.create(key=key, **IN_TOKENS)
+    fold_pending()
+    back = f"/p/shop/inbox/{call.pk}/take-out"
+    moved = reviewer_browser.post(f"/p/shop/inbox/{call.pk}/assign", {"trajectory": trajectory.pk}, follow=True)
+    assert f'<form method="post" action="{back}">' in moved.content.decode()  # beside the word that it is moved
+    assert f'action="{back}"' in reviewer_browser.get("/p/shop/inbox?kind=moved_in").content.decode()
+    assert f'action="{back}"' not in viewer_browser.get("/p/shop/inbox?kind=moved_in").content.decode()
+    assert viewer_browser.post(back).status_code == 403
+    assert reviewer_browser.post(back)["Location"] == "/p/shop/inbox?kind=unassigned"
+    assert not Step.objects.filter(exchange_id=call.pk).exists()
+    assert "names no trajectory" in reviewer_browser.get("/p/shop/inbox?kind=unassigned").content.decode()
+    assert reviewer_browser.post(back).status_code == 404
+
+
 def test_a_side_call_is_moved_into_the_conversation(reviewer_browser: Client, trajectory: Trajectory) -> None:
     side = StepFactory.create(trajectory=trajectory, index=1, side_call="title")
     assert "Into the conversation" in reviewer_browser.get("/p/shop/inbox?kind=side").content.decode()

@@ -20,6 +20,7 @@ from apps.accounts.access import Caller
 from apps.accounts.models import Agent, ApiKey, Project, User
 from apps.feedback.api import urls as feedback_urls
 from apps.trajectories.api import urls as pool_urls
+from apps.trajectories.assigned import AssignedCall
 from apps.trajectories.bulk.models import BulkJob
 from apps.trajectories.datasets import exporting, importing, services
 from apps.trajectories.search.models import SavedView
@@ -55,6 +56,7 @@ DOORS: dict[tuple[str, str], Door] = {
     ("api-inbox", "get"): READ,
     ("api-retry-call", "post"): ACT,
     ("api-assign-call", "post"): Door(body={"trajectory": "{trajectory_id}"}),
+    ("api-take-out-call", "post"): ACT,
     ("api-side-call", "post"): Door(body={"side": True}),
     ("api-trajectories", "get"): READ,
     ("api-trajectories", "post"): Door(body={"agent": "clerk"}),
@@ -139,6 +141,7 @@ def ids(settings: Settings, tmp_path: Path, project: Project, agent: Agent, key:
         "trajectory": trajectory,
         "step": StepFactory.create(trajectory=trajectory, index=0),
         "exchange": ExchangeFactory.create(key=key, fold_error="odd", folded_at=timezone.now()),
+        "moved": ExchangeFactory.create(key=key, folded_at=timezone.now()),
         "dataset": free,
         "snapshot": services.take_snapshot(dataset=frozen, caller=caller),
         "export": exporting.start_export(project=project, caller=caller, shape="tokens", file_format="jsonl", query=""),
@@ -148,6 +151,14 @@ def ids(settings: Settings, tmp_path: Path, project: Project, agent: Agent, key:
         "view": SavedView.objects.create(project=project, owner=owner, name="Old", query="turns>5"),
         "job": BulkJob.objects.create(project=project, author=owner, action="exclude", ids=[trajectory.pk]),
     }
+    AssignedCall.objects.create(
+        exchange_id=named["moved"].pk,
+        project_id=project.pk,
+        trajectory=trajectory,
+        was_unassigned=True,
+        has_error=False,
+        last_step_at=timezone.now(),
+    )
     return {f"{name}_id": row.pk for name, row in named.items()}
 
 
@@ -188,10 +199,10 @@ def miss(ids: Mapping[str, str], missing: str) -> dict[str, str]:
 
 
 def read_words(answer: Any, ids: Mapping[str, str]) -> str:
-    """What an answer says, with the names of ids in their place."""
+    """What an answer says, with the kinds of ids in their place."""
     words = str(answer.json()["detail"])
-    for name, value in ids.items():
-        words = words.replace(repr(value), name)
+    for value in ids.values():
+        words = words.replace(repr(value), value.partition("_")[0])
     return words
 
 

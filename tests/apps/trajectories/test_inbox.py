@@ -1,6 +1,7 @@
 """Calls outside their conversation: found with the reason, put back, moved in or out; REST with the usual litany."""
 
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -8,11 +9,17 @@ from rest_framework.test import APIClient
 
 from apps.accounts.access import Caller
 from apps.accounts.models import Agent, ApiKey, Project, User
-from apps.core.errors import Conflict, InvalidInput
+from apps.core.errors import Conflict, InvalidInput, NotFound
 from apps.core.ids import new_id
+from apps.feedback.services import add_label
 from apps.trajectories import inbox
+from apps.trajectories.datasets.services import add_ids_to_dataset, create_dataset, take_snapshot
 from apps.trajectories.models import Exchange, ExchangeStatus, Step, Trajectory
 from apps.trajectories.recorder import fold_pending
+from apps.trajectories.search.services import search
+from apps.trajectories.taking_out import take_out_call
+from apps.trajectories.unassigned import UnassignedCall
+from tests.apps.feedback.queues.conftest import run_at_once
 from tests.factories.accounts import AgentFactory
 from tests.factories.trajectories import ExchangeFactory, StepFactory, TrajectoryFactory, chat_response
 
@@ -107,6 +114,110 @@ def test_a_lonely_call_is_moved_into_a_trajectory(mates: APIClient, key: ApiKey,
     assert (moved.status_code, moved.json()["n_steps"]) == (200, 1)
     assert Step.objects.get().trajectory_id == trajectory.pk
     assert listed(mates, "unassigned") == []
+
+
+def look_of(trajectory: Trajectory) -> dict[str, Any]:
+    """Everything that a list shows of it."""
+    return dict(Trajectory.objects.values().get(pk=trajectory.pk))
+
+
+def move_in(client: APIClient, call: Exchange, trajectory: Trajectory) -> None:
+    assert client.post(f"{INBOX}/{call.pk}/assign", {"trajectory": trajectory.pk}).status_code == 200
+
+
+class TestMovingBack:
+    def test_all_is_as_it_was(self, mates: APIClient, key: ApiKey, project: Project, trajectory: Trajectory) -> None:
+        StepFactory.create(trajectory=trajectory, index=0, text="an earlier word")
+        before = look_of(trajectory)
+        call = ExchangeFactory.create(key=key, **IN_TOKENS)
+        fold_pending()
+        waiting = listed(mates, "unassigned")
+        for _ in range(2):  # it can be moved in again, and back again
+            move_in(mates, call, trajectory)
+            [moved] = listed(mates, "moved_in")
+            assert (moved["id"], moved["trajectory_id"], moved["title"]) == (call.pk, trajectory.pk, "talk")
+            assert "mate@example.org moved it" in moved["why"]
+            assert look_of(trajectory) != before
+            assert mates.post(f"{INBOX}/{call.pk}/take-out").status_code == 204
+            assert (look_of(trajectory), listed(mates, "unassigned"), listed(mates, "moved_in")) == (
+                before,
+                waiting,
+                [],
+            )
+            assert Step.objects.count() == 1
+        words = search(project=project, q="earlier", before=None, limit=5).items
+        assert [row.pk for row in words] == [trajectory.pk]
+        assert not search(project=project, q="hi", before=None, limit=5).items
+        assert mates.post(f"{INBOX}/{call.pk}/take-out").status_code == 404
+
+    def test_a_call_that_failed_leaves_no_mark(
+        self, mates: APIClient, lonely: Exchange, trajectory: Trajectory
+    ) -> None:
+        before = look_of(trajectory)
+        move_in(mates, lonely, trajectory)
+        assert look_of(trajectory)["has_error"]
+        assert mates.post(f"{INBOX}/{lonely.pk}/take-out").status_code == 204
+        assert look_of(trajectory) == before
+        assert [item["id"] for item in listed(mates, "unassigned")] == [lonely.pk]
+
+    def test_what_was_set_aside_is_so_again_with_its_reason(
+        self, mates: APIClient, key: ApiKey, poison: Exchange, trajectory: Trajectory
+    ) -> None:
+        waiting = listed(mates, "set_aside")
+        Exchange.objects.filter(pk=poison.pk).update(request=ExchangeFactory.build(key=key).request)
+        move_in(mates, poison, trajectory)
+        assert listed(mates, "set_aside") == []
+        assert mates.post(f"{INBOX}/{poison.pk}/take-out").status_code == 204
+        assert listed(mates, "set_aside") == waiting
+        assert not Step.objects.exists()
+
+    @pytest.mark.parametrize("reason", ["calls came after", "something was said", "a snapshot holds"])
+    def test_what_others_rely_on_stays(
+        self, mates: APIClient, mate: User, key: ApiKey, project: Project, trajectory: Trajectory, reason: str
+    ) -> None:
+        call = ExchangeFactory.create(key=key, **IN_TOKENS)
+        fold_pending()
+        move_in(mates, call, trajectory)
+        step, caller = Step.objects.get(), Caller(user=mate)
+        if reason == "calls came after":
+            StepFactory.create(trajectory=trajectory, index=1)
+        elif reason == "something was said":
+            add_label(caller=caller, trajectory=trajectory, step=step, value=1)
+        else:
+            dataset = create_dataset(project=project, caller=caller, name="d")
+            add_ids_to_dataset(dataset=dataset, caller=caller, ids=[trajectory.pk])
+            take_snapshot(dataset=dataset, caller=caller)
+        before = look_of(trajectory)
+        refused = mates.post(f"{INBOX}/{call.pk}/take-out")
+        assert (refused.status_code, reason in refused.json()["detail"]) == (409, True)
+        assert "move its step out of the conversation" in refused.json()["detail"]
+        assert look_of(trajectory) == before
+        assert Step.objects.filter(pk=step.pk).exists()
+
+    def test_a_mark_that_another_call_made_stays(
+        self, mates: APIClient, key: ApiKey, lonely: Exchange, trajectory: Trajectory
+    ) -> None:
+        move_in(mates, lonely, trajectory)
+        late = lonely.ended_at + timedelta(seconds=5)
+        failed = {"status": ExchangeStatus.ERROR, "response": None, "ended_at": late}
+        ExchangeFactory.create(key=key, trajectory_id=trajectory.pk, **failed)
+        fold_pending()
+        assert mates.post(f"{INBOX}/{lonely.pk}/take-out").status_code == 204
+        assert (look_of(trajectory)["has_error"], look_of(trajectory)["last_step_at"]) == (True, late)
+
+    @pytest.mark.django_db(transaction=True)
+    def test_of_two_at_once_one_is_told_that_it_is_done(self, mate: User, key: ApiKey, trajectory: Trajectory) -> None:
+        call = ExchangeFactory.create(key=key, **IN_TOKENS)
+        fold_pending()
+        inbox.assign_call(caller=Caller(user=mate), exchange_id=call.pk, trajectory_id=trajectory.pk)
+
+        def undo() -> None:
+            take_out_call(caller=Caller(user=mate), exchange_id=call.pk)
+
+        first, second = sorted(run_at_once(undo, undo), key=lambda given: given is not None)
+        assert (first, type(second) in {Conflict, NotFound}) == (None, True)
+        assert not Step.objects.exists()
+        assert UnassignedCall.objects.get().pk == call.pk
 
 
 def test_a_call_goes_to_its_own_agent_only(mate: User, lonely: Exchange, project: Project) -> None:

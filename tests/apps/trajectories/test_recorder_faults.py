@@ -223,7 +223,7 @@ def write_line(key: ApiKey, *, n_calls: int) -> list[Exchange]:
 def test_a_later_batch_of_an_agent_waits_as_well(key: ApiKey, monkeypatch: pytest.MonkeyPatch) -> None:
     write_line(key, n_calls=4)
     monkeypatch.setattr(recorder, "BATCH", 2)
-    lock_agent = recorder._lock_agent
+    lock_agent = recorder.lock_agent
     with psycopg.connect(**connection.get_connection_params(), autocommit=True) as other:
         other.execute("SELECT pg_advisory_lock(hashtextextended(%s, 0))", [f"fold {key.agent_id}"])
 
@@ -232,7 +232,7 @@ def test_a_later_batch_of_an_agent_waits_as_well(key: ApiKey, monkeypatch: pytes
             other.execute("SELECT pg_advisory_unlock_all()")
             return is_free
 
-        monkeypatch.setattr(recorder, "_lock_agent", lock_agent_and_end_the_others_work)
+        monkeypatch.setattr(recorder, "lock_agent", lock_agent_and_end_the_others_work)
         assert fold_pending() == 0
         assert fold_pending() == 4
     assert [step.index for step in Step.objects.order_by("exchange_id")] == [0, 1, 2, 3]
