@@ -66,6 +66,7 @@ def take_review(*, caller: Caller, queue: ReviewQueue, besides: str = "") -> Rev
     """
     user = require_reviewer(caller, queue)
     release_run_out(queue, keep=user)
+    besides = besides if is_id(besides, "revw") else ""  # what is no id names nothing
     for _ in range(2):  # a second window of the same person may be a moment faster
         held = _find_held(queue, user, besides=besides)
         if held is not None:
