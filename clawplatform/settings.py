@@ -176,8 +176,18 @@ REST_FRAMEWORK = {
     "EXCEPTION_HANDLER": "apps.core.problems.handle_exception",
     "TEST_REQUEST_DEFAULT_FORMAT": "json",
 }
+API_INTRODUCTION = """
+All that the console does, for scripts. Send an agent's key as `Authorization: Bearer sk-claw-…`; which addresses a key
+may use is told by its scope (*Agents* in the console, where keys are made). Model calls are not here: they speak the
+providers' own dialects under `/v1`.
+
+Errors are problem JSON (RFC 9457): `detail` says what was wrong, `field` where.
+
+[Back to the console](/)
+"""
 SPECTACULAR_SETTINGS = {
     "TITLE": "Claw Platform",
+    "DESCRIPTION": API_INTRODUCTION,
     "VERSION": "1",
     "SERVE_INCLUDE_SCHEMA": False,
     "SCHEMA_PATH_PREFIX": "/api/v1",  # what follows it groups the operations

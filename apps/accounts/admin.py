@@ -44,6 +44,10 @@ class ProjectAdmin(admin.ModelAdmin[Project]):
     search_fields = ("slug", "name")
     readonly_fields = LIMIT_NAMES
 
+    def has_add_permission(self, _request: HttpRequest) -> bool:
+        """A project is made together with its model line, by services."""
+        return False
+
 
 @admin.register(Agent)
 class AgentAdmin(admin.ModelAdmin[Agent]):

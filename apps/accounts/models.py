@@ -85,6 +85,10 @@ class User(AbstractBaseUser, PermissionsMixin):
         """Projects of the teams that this person belongs to."""
         return Project.objects.filter(team__memberships__user=self).select_related("team").order_by("name")
 
+    def owned_teams(self) -> "models.QuerySet[Team]":
+        """Teams that the person is an owner of, by name."""
+        return Team.objects.filter(memberships__user=self, memberships__role=Role.OWNER).order_by("name")
+
     def role_in(self, project: "Project") -> "Role | None":
         """The person's role in the project's team, None for a stranger."""
         return self.role_in_team(project.team_id)

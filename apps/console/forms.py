@@ -1,13 +1,16 @@
 """Forms of the console: they parse and complain in words; services decide."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from django import forms
 from django.contrib.auth.forms import AuthenticationForm
+from django.db.models import QuerySet
 
 from apps.accounts.attempts import forget_failures, note_failure, seconds_to_wait
-from apps.accounts.models import EMAIL_MAX_LENGTH, Role, Scope
+from apps.accounts.models import EMAIL_MAX_LENGTH, Role, Scope, Team
 from apps.console.templatetags.console import duration
+from apps.registry.models import Policy
 
 
 class LoginForm(AuthenticationForm):
@@ -43,6 +46,24 @@ class LoginForm(AuthenticationForm):
         if self.get_user() is not None:  # a form without a password comes here too
             forget_failures(email, address)
         return cleaned
+
+
+class ProjectForm(forms.Form):
+    """A new project of one of the person's own teams, with the base weights of one that is there."""
+
+    name = forms.CharField(max_length=100, label="Name")
+    team = forms.ModelChoiceField(queryset=Team.objects.none(), label="Team")
+    base = forms.ChoiceField(label="Base model")
+
+    def __init__(self, *args: Any, teams: QuerySet[Team], bases: Sequence[Policy], **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.bases = {policy.pk: policy for policy in bases}
+        self.fields["team"].queryset = teams  # type: ignore[attr-defined]
+        self.fields["base"].choices = [(policy.pk, policy.base_model) for policy in bases]  # type: ignore[attr-defined]
+
+    def clean_base(self) -> Policy:
+        """Return the policy whose base it is."""
+        return self.bases[self.cleaned_data["base"]]
 
 
 class AgentForm(forms.Form):

@@ -8,8 +8,8 @@ from typing import Any
 from django.db import transaction
 from django.utils import timezone
 
-from apps.accounts.models import Project
-from apps.accounts.services import record_event
+from apps.accounts.models import Project, Team
+from apps.accounts.services import create_project, record_event
 from apps.core.contracts.tasks import REFRESH_VERSION
 from apps.core.contracts.training import Probe
 from apps.core.errors import Conflict, InvalidInput
@@ -50,6 +50,17 @@ def ensure_policy(*, project: Project, slug: str, base_model: str, base_model_di
         policy.base_model_dir = base_model_dir
         policy.save(update_fields=["base_model_dir"])
     return policy
+
+
+@transaction.atomic
+def open_project(*, team: Team, name: str, base: Policy, actor: str) -> Project:
+    """Return a new project of the team whose policy begins with the same base weights as `base`.
+
+    Raises Conflict where its address is taken, or engines do not have those weights any more.
+    """
+    project = create_project(team=team, name=name, actor=actor)
+    ensure_policy(project=project, slug=project.slug, base_model=base.base_model, base_model_dir=base.base_model_dir)
+    return project
 
 
 def _refuse_taken_base(base_model: str) -> None:

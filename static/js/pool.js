@@ -8,11 +8,15 @@ export function startPool() {
   const bar = document.querySelector("[data-bulk]");
   const rows = document.getElementById("rows");
   if (!bar || !rows) return;
+  let withRange = false; // a click knows of Shift, the change that follows it does not
+  rows.addEventListener("click", (event) => (withRange = event.shiftKey));
   rows.addEventListener("change", (event) => {
-    if (event.target.matches("[name=id]")) choose(event.target.value, event.target.checked);
+    const { name, value, checked } = event.target;
+    if (name === "id") choose(withRange ? rangeTo(value) : [value], checked);
+    withRange = false;
   });
   document.getElementById("choose-all")?.addEventListener("change", (event) => {
-    for (const box of boxes()) choose(box.value, event.target.checked);
+    choose(boxes().map((box) => box.value), event.target.checked);
   });
   bar.querySelector("[data-bulk-clear]").addEventListener("click", clear);
   bar.querySelector("[name=action]").addEventListener("change", showFields);
@@ -26,21 +30,29 @@ export function startPool() {
 export function chooseHere(withRange) {
   const row = document.activeElement?.closest("#rows tr");
   if (!row) return false;
-  const ids = boxes().map((box) => box.value);
-  const [from, to] = [ids.indexOf(lastId), ids.indexOf(row.id)].sort((a, b) => a - b);
-  if (withRange && from >= 0) for (const id of ids.slice(from, to + 1)) choose(id, true);
-  else choose(row.id, !chosen.has(row.id));
+  if (withRange) choose(rangeTo(row.id), true);
+  else choose([row.id], !chosen.has(row.id));
   return true;
+}
+
+// All rows from the last one that was chosen or let go to this one.
+function rangeTo(id) {
+  const ids = boxes().map((box) => box.value);
+  const [from, to] = [ids.indexOf(lastId), ids.indexOf(id)].sort((a, b) => a - b);
+  return from < 0 ? [id] : [...ids.slice(from, to + 1).filter((other) => other !== id), id];
 }
 
 function boxes() {
   return [...document.querySelectorAll("#rows [name=id]")];
 }
 
-function choose(id, isChosen) {
-  if (isChosen) chosen.add(id);
-  else chosen.delete(id);
-  lastId = id;
+// All at once: drawing sets the boxes, of which one may be what was asked.
+function choose(ids, isChosen) {
+  for (const id of ids) {
+    if (isChosen) chosen.add(id);
+    else chosen.delete(id);
+    lastId = id;
+  }
   draw();
 }
 

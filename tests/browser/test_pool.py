@@ -45,3 +45,32 @@ async def test_rows_are_chosen_by_key_and_keep_their_place(
     await page.wait_for_url("**/jobs/job_*")
     await expect(page.locator("#job-progress")).to_contain_text("The 2 chosen rows")
     assert window.complaints == []
+
+
+async def test_all_rows_are_chosen_at_once_and_a_range_by_a_click_with_shift(
+    window: Window, owner: User, add_trajectory: Callable[..., Trajectory]
+) -> None:
+    for number in range(4):
+        await sync_to_async(add_trajectory)(title=f"row {number}")
+    await window.log_in(owner.email, PASSWORD)
+    await window.open("/p/shop/trajectories")
+    page = window.page
+    count, head, boxes = page.locator("#bulk-count"), page.locator("#choose-all"), page.locator("#rows [name=id]")
+    await head.click()
+    await expect(count).to_have_text("4 chosen")
+    await expect(head).to_be_checked()
+    await boxes.nth(1).click()
+    await expect(count).to_have_text("3 chosen")
+    await expect(head).not_to_be_checked()
+    await head.click()
+    await expect(count).to_have_text("4 chosen")
+    await head.press("Space")
+    await expect(page.locator("#bulk")).to_be_hidden()
+
+    await boxes.nth(3).click()
+    await boxes.nth(1).click(modifiers=["Shift"])
+    await expect(count).to_have_text("3 chosen")
+    await expect(boxes.nth(0)).not_to_be_checked()
+    await boxes.nth(3).click(modifiers=["Shift"])
+    await expect(page.locator("#bulk")).to_be_hidden()
+    assert window.complaints == []

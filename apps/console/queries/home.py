@@ -68,6 +68,12 @@ class ProjectCard:
     live: Version | None
 
 
+def list_bases(user: User) -> list[Policy]:
+    """Return one policy for each base model that projects of the person's own teams began with, by its name."""
+    known = Policy.objects.filter(project__team__in=user.owned_teams())
+    return list(known.order_by("base_model", "created_at").distinct("base_model"))
+
+
 def find_policy(project: Project) -> Policy | None:
     """Return the project's policy, if it has one yet."""
     return Policy.objects.filter(project=project).first()

@@ -9,7 +9,8 @@ from apps.trajectories.models import Step
 
 WIDTH, LINE = 1000, 18
 _BAR = 10  # height
-_LEAST = 0.12  # of its place that a step takes, however short it was
+_LEAST = 0.12  # of a step of middling length, however short it was
+_GAP = 0.14  # of the picture, between steps
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,27 +52,35 @@ def draw_map(steps: Sequence[Step]) -> StepMap | None:
     if len(steps) < 2:
         return None
     lines = _find_lines(steps)
-    longest = max((step.ended_at - step.started_at).total_seconds() for step in steps) or 1.0
-    place = WIDTH / len(steps)
+    lengths = _share_width([(step.ended_at - step.started_at).total_seconds() for step in steps])
+    gap, x = WIDTH * _GAP / len(steps), 0.0
     marks: dict[str, Mark] = {}
     joins = []
-    for number, step in enumerate(steps):
+    for step, width in zip(steps, lengths, strict=True):
         seconds = (step.ended_at - step.started_at).total_seconds()
         mark = Mark(
             index=step.index,
-            x=round(number * place, 1),
+            x=round(x, 1),
             y=lines[step.pk] * LINE + (LINE - _BAR) / 2,
-            width=round(place * 0.86 * max(_LEAST, seconds / longest), 1),
+            width=round(width, 1),
             seconds=seconds,
             n_tokens=step.n_prompt_tokens + step.n_completion_tokens,
             tone="side" if step.side_call else "bad" if step.status != "complete" else "",
         )
         marks[step.pk] = mark
+        x += width + gap
         parent = marks.get(step.parent_id or "")
         if parent is not None:
             y1, y2 = parent.y + _BAR / 2, mark.y + _BAR / 2
             joins.append(Join(x1=parent.x + parent.width, y1=y1, x2=mark.x, y2=y2))
     return StepMap(marks=list(marks.values()), joins=joins, height=LINE * (max(lines.values()) + 1))
+
+
+def _share_width(seconds: Sequence[float]) -> list[float]:
+    """Return how wide each step is, so that together with the gaps they fill the picture."""
+    least = _LEAST * sum(seconds) / len(seconds) or 1.0
+    shown = [max(least, length) for length in seconds]
+    return [WIDTH * (1 - _GAP) * length / sum(shown) for length in shown]
 
 
 def _find_lines(steps: Sequence[Step]) -> dict[str, int]:

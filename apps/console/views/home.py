@@ -1,29 +1,50 @@
 """The list of projects, a project's home, and short links to anything by its id."""
 
+from django.contrib import messages
 from django.contrib.auth.decorators import login_required
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
-from django.views.decorators.http import require_safe
+from django.views.decorators.http import require_http_methods, require_safe
 
 from apps.accounts.access import Caller
 from apps.accounts.models import User
+from apps.console.forms import ProjectForm
 from apps.console.page import Page, project_page
 from apps.console.queries import home as queries
 from apps.console.queries.links import find_address
 from apps.console.replies import refuse
 from apps.console.snippets import base_url, first_calls
-from apps.core.errors import ServiceError
+from apps.core.errors import Forbidden, ServiceError
+from apps.registry.services import open_project
 
 PLACEHOLDER = "claw-…"
 
 
-@require_safe
+@require_http_methods(["GET", "HEAD", "POST"])
 @login_required
 def projects(request: HttpRequest) -> HttpResponse:
-    """All projects of the person."""
+    """All projects of the person; make one."""
     assert isinstance(request.user, User)  # noqa: S101 (login_required stands before)
-    cards = queries.list_projects(request.user)
-    return render(request, "console/projects.html", {"cards": cards, "title": "Projects"})
+    teams, bases = request.user.owned_teams(), queries.list_bases(request.user)
+    if request.method != "POST":
+        return _render_projects(request, request.user, ProjectForm(teams=teams, bases=bases))
+    if not bases:
+        return refuse(request, Forbidden("Only an owner of a team makes its projects. Ask one."))
+    form = ProjectForm(request.POST, teams=teams, bases=bases)
+    if form.is_valid():
+        try:
+            project = open_project(actor=Caller(user=request.user).name, **form.cleaned_data)
+        except ServiceError as error:
+            form.add_error("name" if error.field == "name" else None, error.message)
+        else:
+            messages.success(request, f"{project.name} is here. Its agents come next.")
+            return redirect("agents", project.slug)
+    return _render_projects(request, request.user, form, status=400)
+
+
+def _render_projects(request: HttpRequest, user: User, form: ProjectForm, *, status: int = 200) -> HttpResponse:
+    told = {"cards": queries.list_projects(user), "title": "Projects", "form": form}
+    return render(request, "console/projects.html", told, status=status)
 
 
 @project_page()

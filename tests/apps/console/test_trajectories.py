@@ -13,7 +13,7 @@ from django.utils import timezone
 
 from apps.accounts.access import Caller
 from apps.accounts.models import Agent, Project, User
-from apps.console.queries.step_map import LINE, draw_map
+from apps.console.queries.step_map import LINE, WIDTH, draw_map
 from apps.registry.models import Engine, Version
 from apps.trajectories.datasets.models import AddedBy
 from apps.trajectories.datasets.services import add_to_dataset, create_dataset
@@ -215,6 +215,24 @@ def test_steps_stand_on_lines_that_part_where_a_conversation_branches(
     html = owner_browser.get(page).content.decode()
     assert 'href="#step-2"><rect' in html
     assert "Step 2, it did not end well: " in html
+
+
+def test_steps_fill_the_picture_each_as_wide_as_it_took(trajectory: Trajectory, step: Step) -> None:
+    began = step.started_at
+    lengths = [30, 10, 0]
+    steps = [
+        StepFactory.build(trajectory=trajectory, index=at, started_at=began, ended_at=began + timedelta(seconds=length))
+        for at, length in enumerate(lengths)
+    ]
+    drawn = draw_map(steps)
+    assert drawn is not None
+    long, short, none = drawn.marks
+    assert round(long.width / short.width, 2) == 3
+    assert 0 < none.width < short.width
+    assert long.x == 0
+    assert long.x + long.width < short.x
+    assert short.x + short.width < none.x
+    assert WIDTH * 0.9 < none.x + none.width <= WIDTH
 
 
 def test_an_answer_that_the_client_spells_in_its_own_way_is_not_said_twice(
