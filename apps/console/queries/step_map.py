@@ -52,11 +52,12 @@ def draw_map(steps: Sequence[Step]) -> StepMap | None:
     if len(steps) < 2:
         return None
     lines = _find_lines(steps)
-    lengths = _share_width([(step.ended_at - step.started_at).total_seconds() for step in steps])
     gap, x = WIDTH * _GAP / len(steps), 0.0
+    lengths = [(step.ended_at - step.started_at).total_seconds() for step in steps]
+    widths = _share(WIDTH - gap * (len(steps) - 1), lengths)
     marks: dict[str, Mark] = {}
     joins = []
-    for step, width in zip(steps, lengths, strict=True):
+    for step, width in zip(steps, widths, strict=True):
         seconds = (step.ended_at - step.started_at).total_seconds()
         mark = Mark(
             index=step.index,
@@ -76,11 +77,11 @@ def draw_map(steps: Sequence[Step]) -> StepMap | None:
     return StepMap(marks=list(marks.values()), joins=joins, height=LINE * (max(lines.values()) + 1))
 
 
-def _share_width(seconds: Sequence[float]) -> list[float]:
-    """Return how wide each step is, so that together with the gaps they fill the picture."""
+def _share(width: float, seconds: Sequence[float]) -> list[float]:
+    """Return how wide each step is, so that together they have this width."""
     least = _LEAST * sum(seconds) / len(seconds) or 1.0
     shown = [max(least, length) for length in seconds]
-    return [WIDTH * (1 - _GAP) * length / sum(shown) for length in shown]
+    return [width * length / sum(shown) for length in shown]
 
 
 def _find_lines(steps: Sequence[Step]) -> dict[str, int]:
