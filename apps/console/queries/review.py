@@ -109,13 +109,19 @@ def preview(queue: ReviewQueue, trajectories: Sequence[Trajectory], *, user: Use
     return _lay_out(item, answers={}, user=user, review=None)
 
 
-def _lay_out(item: QueueItem, *, answers: dict[str, Any], user: User, review: Review | None) -> Desk:
+def show_sides(item: QueueItem, *, user: User, is_swapped: bool = False) -> list[Side]:
+    """Return what is reviewed: a trajectory, or two tries under letters."""
     if item.other is None:
-        sides = [_show(item.trajectory, user=user)]
-        return Desk(item=item, sides=sides, boxes=read_boxes(services.read_fields(item.queue), answers), review=review)
-    is_swapped = bool(review and ord(review.pk[-1]) % 2)
+        return [_show(item.trajectory, user=user)]
     pair = [item.other, item.trajectory] if is_swapped else [item.trajectory, item.other]
-    sides = [_show(row, user=user, letter=letter) for row, letter in zip(pair, "AB", strict=True)]
+    return [_show(row, user=user, letter=letter) for row, letter in zip(pair, "AB", strict=True)]
+
+
+def _lay_out(item: QueueItem, *, answers: dict[str, Any], user: User, review: Review | None) -> Desk:
+    is_swapped = bool(review and ord(review.pk[-1]) % 2)
+    sides = show_sides(item, user=user, is_swapped=is_swapped)
+    if item.other is None:
+        return Desk(item=item, sides=sides, boxes=read_boxes(services.read_fields(item.queue), answers), review=review)
     box = read_sides(item, is_swapped=is_swapped, answers=answers)
     return Desk(item=item, sides=sides, boxes=[box], review=review)
 

@@ -218,6 +218,7 @@ def test_results_tell_and_a_trainer_decides(
     address = f"{ROOT}/{queue.pk}/items/{item.pk}"
     shown = trainer_browser.get(address).content.decode()
     assert shown.count('class="box"') == 1
+    assert shown.count('<article class="turn"') == item.trajectory.steps.count() > 0  # what is judged, beside it
     refused = trainer_browser.post(f"{address}/decide", {})
     assert (refused.status_code, "not answered yet" in refused.content.decode()) == (400, True)
     trainer_browser.post(f"{address}/decide", {"v-clarity": "2.0"})
