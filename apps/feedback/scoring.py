@@ -196,7 +196,15 @@ def explain(score: Score) -> str:
     if score.verdict is None:
         n_steps = len(score.step_verdicts)
         return f"{_figure(score.reward)} = mean of the rewards of {n_steps} {_plural('step', n_steps)}"
-    return explain_verdict(score.verdict)
+    return explain_verdict(score.verdict) + _explain_steps_left_out(score)
+
+
+def _explain_steps_left_out(score: Score) -> str:
+    n_steps = len(score.step_verdicts)
+    if not n_steps:
+        return ""
+    steps = "a step (worth " + _figure(*score.step_rewards.values()) + ")" if n_steps == 1 else f"{n_steps} steps"
+    return f"; what was said of {steps} does not count here: labels of the whole, by whomever, go before its steps'"
 
 
 def explain_verdict(verdict: Verdict) -> str:

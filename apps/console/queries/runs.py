@@ -137,6 +137,7 @@ class RunView:
     events: list[RunEvent]
     attempts: list[Attempt]
     batches: list[Batch]
+    kept_back: set[int]  # training steps whose mean reward is hidden from this person
     place: int | None
     unverified: Version | None
     made: Made | None
@@ -181,6 +182,7 @@ def read_run(run: Run, *, hidden: Hidden = NOTHING) -> RunView:
         events=list(run.events.order_by("-pk")[:EVENTS_SHOWN]),
         attempts=attempts,
         batches=batches,
+        kept_back=kept_back,
         place=_place_in_queue(run),
         unverified=_find_unverified(run),
         made=_find_made(run),

@@ -13,6 +13,7 @@ from apps.console.run_form_words import BASIC
 from apps.console.snippets import curl
 from apps.core.errors import ServiceError
 from apps.training.choices import OWN_SETTINGS
+from apps.training.queries import find_hidden_steps
 from apps.training.services import cancel_run, launch_run, resume_run
 
 
@@ -109,7 +110,8 @@ def batch(page: Page, run_id: str, step: int) -> HttpResponse:
     found = queries.find_run(page.project, run_id)
     chosen = queries.find_batch(found, step, hidden=page.hidden)
     entries = queries.list_entries(chosen, hidden=page.hidden)
-    return page.render("console/batch.html", run=found, batch=chosen, entries=entries)
+    kept_back = find_hidden_steps(found, hidden=page.hidden)
+    return page.render("console/batch.html", run=found, batch=chosen, entries=entries, kept_back=kept_back)
 
 
 @project_page("POST", role=Role.TRAINER)

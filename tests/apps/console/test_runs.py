@@ -386,6 +386,7 @@ def test_who_reviews_some_of_a_batch_blind_is_told_no_mean_of_it(
     for address, words in (("", '"reward_mean"'), ("", "+0.25"), ("/batches/1", "+0.25")):
         pages = [browser_of(user).get(f"/p/shop/runs/{run.id}{address}").content.decode() for user in (mate, owner)]
         assert [words in page for page in pages] == [False, True], (address, words)
+        assert [">hidden</span>" in page for page in pages] == [True, False], address
     for address in ("metrics", "batches"):
         told = [client_of(user).get(f"/api/v1/runs/{run.id}/{address}").content for user in (mate, owner)]
         assert [b"0.25" in one for one in told] == [False, True], address

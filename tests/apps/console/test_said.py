@@ -10,6 +10,7 @@ from apps.accounts.models import Project, User
 from apps.core.ids import new_id
 from apps.feedback.models import Label
 from apps.feedback.preferences.models import Preference
+from apps.feedback.preferences.services import add_correction
 from apps.feedback.queues.filling import add_trajectories
 from apps.feedback.queues.services import create_queue
 from apps.feedback.queues.working import take_review
@@ -99,16 +100,33 @@ def test_two_stand_side_by_side(viewer_browser: Client, page: str, add_trajector
     assert viewer_browser.get(f"{page}/diff?with=nonsense").status_code == 404
 
 
-def test_a_blind_reviewer_sees_nothing_here_either(
-    reviewer_browser: Client, page: str, trajectory: Trajectory, project: Project, trainer: User, mate: User
+def test_a_blind_reviewer_sees_their_own_words_here_and_nobody_elses(
+    reviewer_browser: Client,
+    page: str,
+    trajectory: Trajectory,
+    step: Step,
+    project: Project,
+    trainer: User,
+    mate: User,
 ) -> None:
     add_label(caller=Caller(user=trainer), trajectory=trajectory, value=0.25, text="secret")
     assert "secret" in reviewer_browser.get(page).content.decode()
     caller = Caller(user=trainer)
     queue = create_queue(caller=caller, project=project, settings={"name": "x"})
     add_trajectories(caller=caller, queue=queue, ids=[trajectory.pk])
+    own = add_label(caller=Caller(user=mate), trajectory=trajectory, value=None, field="comment", text="my own words")
+    pair = add_correction(caller=Caller(user=mate), step=step, message="What I would have said.")
+    add_correction(caller=Caller(user=trainer), step=step, message="What another would have said.")
     assert take_review(caller=Caller(user=mate), queue=queue)
     html = reviewer_browser.get(page).content.decode()
+    for words in (
+        "my own words",
+        f"/labels/{own.pk}/unsay",
+        "What I would have said.",
+        f"/preferences/{pair.pk}/unsay",
+    ):
+        assert words in html
+    assert "What another would have said." not in html
     assert "secret" not in html
     assert "+0.25" not in html
     assert "You were given this in a blind queue" in html

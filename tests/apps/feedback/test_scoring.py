@@ -4,6 +4,8 @@ import pytest
 
 from apps.feedback.scoring import Judgement, Weighing, explain, score_trajectory, show_score
 
+LEFT_OUT = "; what was said of {} does not count here: labels of the whole, by whomever, go before its steps'"
+
 
 def says(source: str, value: float, step_id: str | None = None) -> Judgement:
     return Judgement(source=source, value=value, step_id=step_id)
@@ -37,7 +39,16 @@ def says(source: str, value: float, step_id: str | None = None) -> Judgement:
             "0.5 = mean of the rewards of 2 steps",
         ),
         ([says("environment", 1, "step_a")], 1, "1 = mean of the rewards of 1 step"),
-        ([says("environment", 1, "step_a"), says("rule", -1)], -1, "-1, from one rule label"),
+        (
+            [says("environment", 1, "step_a"), says("rule", -1)],
+            -1,
+            f"-1, from one rule label{LEFT_OUT.format('a step (worth 1)')}",
+        ),
+        (
+            [says("end_user", -1, "step_a"), says("human", -1, "step_b"), says("rule", 1)],
+            1,
+            f"1, from one rule label{LEFT_OUT.format('2 steps')}",
+        ),
         (
             [says("human", value) for value in (1, 1, 1, 1, 1, 0)],
             5 / 6,
