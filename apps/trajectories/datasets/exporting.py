@@ -20,6 +20,7 @@ from apps.trajectories.datasets.jobs import cancel_job, resend_jobs, sweep_folde
 from apps.trajectories.datasets.models import Dataset, Export, FileFormat, JobState, Shape, Snapshot
 from apps.trajectories.datasets.row_files import dump_line
 from apps.trajectories.datasets.rows import render_rows
+from apps.trajectories.datasets.services import hold_dataset
 from apps.trajectories.datasets.sources import measure_source, read_items
 from apps.trajectories.datasets.storage import check_room, job_folder, remove_folder
 
@@ -54,6 +55,8 @@ def start_export(
     home = snapshot.dataset if snapshot else dataset
     if home is not None and home.project_id != project.pk:
         raise NotFound(f"this project has no {'snapshot' if snapshot else 'dataset'} {(snapshot or home).pk!r}")
+    if home is not None:
+        hold_dataset(home)
     export = Export(
         project=project,
         snapshot=snapshot,

@@ -17,6 +17,7 @@ from apps.core.paging import Page, page_newest_first
 from apps.trajectories.datasets.import_file import save_upload
 from apps.trajectories.datasets.jobs import cancel_job, resend_jobs, sweep_folders
 from apps.trajectories.datasets.models import Dataset, Import, ImportProblem, RowFormat, new_import_id
+from apps.trajectories.datasets.services import hold_dataset
 from apps.trajectories.datasets.storage import check_room, job_folder, remove_folder
 from apps.trajectories.messages import clean_text
 from apps.trajectories.models import Channel
@@ -82,6 +83,8 @@ def _queue(
     file_name: str,
     n_bytes: int,
 ) -> Import:
+    if dataset is not None:
+        hold_dataset(dataset)
     source = Import.objects.create(
         id=import_id,
         project_id=agent.project_id,

@@ -37,6 +37,15 @@ def find_dataset(*, caller: Caller, dataset_id: str, role: Role = Role.VIEWER) -
     return dataset
 
 
+def hold_dataset(dataset: Dataset) -> None:
+    """Keep the dataset from being deleted until the transaction ends. Raises NotFound when it has been since it was
+    found.
+    """
+    held = Dataset.objects.select_for_update(no_key=True).filter(pk=dataset.pk).values_list("pk").first()
+    if held is None:
+        raise NotFound(f"there is no dataset {dataset.pk!r}")
+
+
 def find_snapshot(*, caller: Caller, snapshot_id: str, role: Role = Role.VIEWER) -> Snapshot:
     """Return the snapshot if the caller has `role` in its project."""
     known = Snapshot.objects.select_related("dataset__project__team")
@@ -68,6 +77,7 @@ def create_dataset(*, project: Project, caller: Caller, name: str, description: 
 def describe_dataset(*, dataset: Dataset, caller: Caller, name: str | None, description: str | None) -> Dataset:
     """Give a dataset another name or description; None leaves what is there."""
     require_role(caller, dataset.project, Role.REVIEWER)
+    hold_dataset(dataset)
     dataset.name = dataset.name if name is None else name.strip()
     dataset.description = dataset.description if description is None else description
     _check_texts(name=dataset.name, description=dataset.description)
@@ -84,9 +94,12 @@ def describe_dataset(*, dataset: Dataset, caller: Caller, name: str | None, desc
 def delete_dataset(*, dataset: Dataset, caller: Caller) -> None:
     """Delete a dataset; its trajectories stay. Raises Conflict when it has snapshots: they are kept for good."""
     require_role(caller, dataset.project, Role.TRAINER)
+    row = Dataset.objects.select_for_update().filter(pk=dataset.pk).first()  # whoever holds it has ended then
+    if row is None:
+        raise NotFound(f"there is no dataset {dataset.pk!r}")
     try:
         with transaction.atomic():
-            Dataset.objects.get(pk=dataset.pk).delete()
+            row.delete()
     except ProtectedError as error:
         raise Conflict("a dataset with snapshots or exports stays: they refer to it") from error
     _tell(dataset, caller, "dataset.deleted")
@@ -118,6 +131,7 @@ def insert_members(dataset: Dataset, ids: Collection[str], *, how: AddedBy, quer
     """Put trajectories of the dataset's project into it and return which are new in it. Whoever calls has asked for the
     role, and tells of it.
     """
+    hold_dataset(dataset)
     known = set(dataset.members.filter(trajectory_id__in=ids).values_list("trajectory_id", flat=True))
     fresh = [
         DatasetMember(dataset=dataset, trajectory_id=trajectory_id, added_how=how, query=query, added_by=by)
@@ -142,7 +156,9 @@ def add_ids_to_dataset(*, dataset: Dataset, caller: Caller, ids: Collection[str]
 def remove_from_dataset(*, dataset: Dataset, caller: Caller, ids: Collection[str]) -> int:
     """Take trajectories out by their ids and return how many were in it. Snapshots keep them."""
     require_role(caller, dataset.project, Role.REVIEWER)
-    removed = delete_members(dataset, _check_ids(ids))
+    wanted = _check_ids(ids)
+    hold_dataset(dataset)
+    removed = delete_members(dataset, wanted)
     if removed:
         _tell(dataset, caller, "dataset.removed_from", n=removed)
     return removed
@@ -160,7 +176,7 @@ def take_snapshot(*, dataset: Dataset, caller: Caller, note: str = "") -> Snapsh
     require_role(caller, dataset.project, Role.REVIEWER)
     if len(note) > MAX_NOTE or not is_storable(note):
         raise InvalidInput(f"note may have {MAX_NOTE} characters, and no null", field="note")
-    Dataset.objects.select_for_update().get(pk=dataset.pk)  # one number each
+    hold_dataset(dataset)  # one number each
     last = Snapshot.objects.filter(dataset=dataset).aggregate(last=Max("number"))["last"] or 0
     snapshot = Snapshot.objects.create(
         dataset=dataset, number=last + 1, note=note, queries=_list_queries(dataset), created_by=caller.name

@@ -192,5 +192,5 @@ class DiffView(APIView):
 
 
 def _count(dataset: Dataset) -> int:
-    dataset.refresh_from_db(fields=["n_trajectories"])
-    return dataset.n_trajectories
+    """Return how many trajectories it has now: none when it has been deleted since."""
+    return Dataset.objects.filter(pk=dataset.pk).values_list("n_trajectories", flat=True).first() or 0
