@@ -18,7 +18,7 @@ Message = Any  # what stands in a request's `messages`: a dict, if the client is
 class KnownMessage(dict[str, Any]):
     """A message that may be met again, with what was found out about it. Nobody changes it."""
 
-    __slots__ = ("digest", "role", "spelled", "text")
+    __slots__ = ("digest", "is_to_subagent", "role", "spelled", "text")
 
     def __init__(self, message: Mapping[str, Any], spelled: str) -> None:
         super().__init__(message)
@@ -26,6 +26,7 @@ class KnownMessage(dict[str, Any]):
         self.role = _find_role(message)
         self.text = _find_text(message)
         self.digest = _find_digest(message)
+        self.is_to_subagent = _is_to_subagent(self.role, self.text)
 
 
 TITLE_LENGTH = 200
@@ -37,6 +38,7 @@ _BILLING = re.compile(r"\A\s*x-anthropic-billing-header:[^\n]*\n*")
 _STAMP = re.compile(r"^\[[A-Z][a-z]{2} \d{4}-\d{2}-\d{2} \d{2}:\d{2} [^\]\s]{1,12}\] ")
 _RUNTIME = re.compile(r"\n\nRuntime: agent=[^\n]*sessionId=[^\n]*\s*$")
 _REMINDER = re.compile(r"<system-reminder>.*?</system-reminder>", re.DOTALL)  # Claude Code's, before the user's words
+_SUBAGENT = "[Subagent Context]"  # what OpenClaw writes before a sub-agent's task
 _NOT_ALPHANUMERIC = re.compile(r"[^0-9A-Za-z]")
 _NOT_STORABLE = re.compile("[\x00\ud800-\udfff]")  # what Postgres text refuses
 _encode = json.JSONEncoder(separators=(",", ":")).encode
@@ -52,6 +54,13 @@ def hash_text(*parts: str) -> str:
     return hashlib.blake2b(data, digest_size=16).hexdigest()
 
 
+def hash_digests(digests: Iterable[str]) -> str:
+    """Return what `hash_text` does, for parts that are digests of its own."""
+    data = "".join([_DIGEST_HEAD + digest for digest in digests])
+    return hashlib.blake2b(data.encode(), digest_size=16).hexdigest()
+
+
+_DIGEST_HEAD = (32).to_bytes(8, "little").decode()
 _HISTORY = hash_text("history")
 
 
@@ -94,6 +103,17 @@ def _find_text(message: Message) -> str:
     return "\n".join(text for kind, text in _content_parts(message) if kind == "text")
 
 
+def is_to_subagent(message: Message) -> bool:
+    """Whether the user's words tell that they are for a sub-agent of OpenClaw's."""
+    if isinstance(message, KnownMessage):
+        return message.is_to_subagent
+    return _is_to_subagent(_find_role(message), _find_text(message))
+
+
+def _is_to_subagent(role: str, text: str) -> bool:
+    return role == "user" and _SUBAGENT in text and unwrap_text(text).startswith(_SUBAGENT)
+
+
 def spoken_text(message: Message) -> str:
     """Return all the words of an answer as one text, unchanged: spans count its characters (Unicode code points)."""
     content = message.get("content") if isinstance(message, dict) else None
@@ -114,6 +134,13 @@ def digest_message(message: Message) -> str | None:
     without punctuation, arguments however spaced, with or without reasoning, names and refusals.
     """
     return message.digest if isinstance(message, KnownMessage) else _find_digest(message)
+
+
+def look_at(message: Message) -> tuple[str | None, str, Message]:
+    """Return the message's digest (`digest_message`), its role and itself."""
+    if type(message) is KnownMessage:
+        return message.digest, message.role, message
+    return digest_message(message), role_of(message), message
 
 
 def _find_digest(message: Message) -> str | None:

@@ -69,17 +69,16 @@ class Story:
         return self.chained[-2] if self.roles and self.roles[-1] == "user" else ""
 
     def _without_system(self, digests: Sequence[str]) -> tuple[str, ...]:
-        return tuple(digest for digest, role in zip(digests, self.roles, strict=False) if role != "system")
+        return tuple([digest for digest, role in zip(digests, self.roles, strict=False) if role != "system"])
 
 
 def read_story(messages: Sequence[Message]) -> Story:
     """Return the comparable form of a request's messages."""
-    kept = [(message, digest) for message in messages if (digest := chat.digest_message(message)) is not None]
-    roles = tuple(chat.role_of(message) for message, _ in kept)
+    kept = [found for found in map(chat.look_at, messages) if found[0] is not None]
     return Story(
-        digests=tuple(digest for _, digest in kept),
-        roles=roles,
-        answers={at: message for at, (message, _) in enumerate(kept) if roles[at] == "assistant"},
+        digests=tuple([digest for digest, _, _ in kept if digest is not None]),
+        roles=tuple([role for _, role, _ in kept]),
+        answers={at: message for at, (_, role, message) in enumerate(kept) if role == "assistant"},
     )
 
 
@@ -125,7 +124,7 @@ def step_digests(scope: str, *, story: Story, answer: Message, body_digest: str,
 
 
 def _talk(talk: Sequence[str], answer_digest: str) -> str:
-    return hash_text(*talk, answer_digest)
+    return chat.hash_digests([*talk, answer_digest]) if answer_digest else hash_text(*talk, "")
 
 
 def _turn(talk: Sequence[str], answer_text_digest: str) -> str:

@@ -33,7 +33,6 @@ _KINDS = {  # as Codex names them
 }
 _OPENCLAW = "openclaw:attempt"  # stands in the system text of every turn of OpenClaw's
 _ANNOUNCE = "A background task com"
-_SUBAGENT = "[Subagent Context]"
 _DEPTH = re.compile(r"\[Subagent Context\][^\n]{0,80}\(depth (\d{1,2})/")
 _QUEUED = "[Queued user message from a previous active turn"
 _CONTINUE = "Continue the current task from the existing transcript"
@@ -55,18 +54,13 @@ def recognise_words(messages: Sequence[Message]) -> SideCall:
         return known
     if is_openclaw and chat.unwrap_text(last).startswith(_ANNOUNCE):
         return SideCall.ANNOUNCE
-    return SideCall.SUBAGENT if _is_told_to_be_subagent(messages) else SideCall.NONE
+    return SideCall.SUBAGENT if any(map(chat.is_to_subagent, messages)) else SideCall.NONE
 
 
 @lru_cache(maxsize=100)  # an agent's calls have few system texts, and they are long
 def _read_system(text: str) -> tuple[SideCall | None, bool]:
     """Return what the system text says that the call is for, and whether it is a turn of OpenClaw's."""
     return next((kind for known, kind in _SYSTEM_TEXTS if known in text), None), _OPENCLAW in text
-
-
-def _is_told_to_be_subagent(messages: Sequence[Message]) -> bool:
-    users = (chat.text_of(message) for message in messages if chat.role_of(message) == "user")
-    return any(_SUBAGENT in text and chat.unwrap_text(text).startswith(_SUBAGENT) for text in users)
 
 
 def is_rewritten_retry(messages: Sequence[Message]) -> bool:

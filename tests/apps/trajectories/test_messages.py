@@ -3,6 +3,8 @@
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from apps.trajectories import messages as chat
 
@@ -94,3 +96,9 @@ def test_a_users_empty_message_does_leave_one() -> None:
 )
 def test_the_title_is_what_the_user_asked(messages: list[Any], title: str) -> None:
     assert " ".join(chat.make_title(messages).split()) == title
+
+
+@given(st.lists(st.text(max_size=3), max_size=5))
+def test_digests_are_hashed_as_any_texts_are(texts: list[str]) -> None:
+    digests = [chat.hash_text(text) for text in texts]
+    assert chat.hash_digests(digests) == chat.hash_text(*digests)
