@@ -78,12 +78,25 @@ function isBusy(part) {
 
 function replacePart(part, fresh) {
   if (!fresh || part.dataset.seen === fresh.innerHTML || isBusy(part)) return;
+  if (part.tagName !== fresh.tagName) {
+    replaceSheet(part, fresh);
+    return;
+  }
   part.dataset.seen = fresh.innerHTML;
   const focused = part.contains(document.activeElement) ? document.activeElement.id : "";
   part.replaceChildren(...adopt(fresh));
   if (focused) document.getElementById(focused)?.focus({ preventScroll: true });
   window.htmx?.process(part);
   startTabs(part);
+}
+
+// What was empty has its first row, or the other way round: the words and the table change places.
+function replaceSheet(part, fresh) {
+  const sheet = part.closest(".sheet");
+  if (isBusy(sheet)) return;
+  sheet.replaceChildren(...adopt(fresh.closest(".sheet")));
+  window.htmx?.process(sheet);
+  startTabs(sheet);
 }
 
 // A click is a press and a release on the same element; one that was replaced in between would swallow it.

@@ -196,6 +196,25 @@ async def test_a_stale_undo_is_told_and_others_are_heard(
     window.complaints[:] = [one for one in window.complaints if "409" not in one]
 
 
+async def test_what_was_empty_has_its_first_row_without_a_reload(
+    window: Window, owner: User, project: Project, add_trajectory: Add
+) -> None:
+    caller = Caller(user=owner)
+    queue = await sync_to_async(create_queue)(caller=caller, project=project, settings={"name": "Tone"})
+    page = window.page
+    await window.log_in(owner.email, PASSWORD)
+    await window.open(f"/p/shop/review/{queue.pk}/results")
+    await expect(page.locator("#queue-items h2")).to_have_text("Nothing in it yet")
+
+    def add_one() -> None:
+        add_trajectories(caller=caller, queue=queue, ids=[add_trajectory(title="first").pk])
+
+    await sync_to_async(add_one)()
+    await expect(page.locator("tbody#queue-items a")).to_have_text("first")
+    await expect(page.locator("#queue-items h2")).to_have_count(0)
+    await expect(page.locator("#items-title")).to_have_text("Items")  # the rest of its sheet stands
+
+
 @pytest.mark.parametrize("width", [360, 1360])
 async def test_the_pages_of_review_look_right(
     browser: Browser, web: Child, width: int, owner: User, mate: User, make_queue: Callable[..., ReviewQueue]

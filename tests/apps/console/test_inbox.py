@@ -7,6 +7,7 @@ from apps.accounts.models import ApiKey
 from apps.trajectories.models import Exchange, Step, Trajectory
 from apps.trajectories.recorder import fold_pending
 from tests.apps.trajectories.test_inbox import IN_TOKENS
+from tests.factories.accounts import ProjectFactory
 from tests.factories.trajectories import ExchangeFactory, StepFactory
 
 
@@ -49,6 +50,8 @@ def test_a_call_that_was_moved_in_is_moved_back(
     assert f'action="{back}"' in reviewer_browser.get("/p/shop/inbox?kind=moved_in").content.decode()
     assert f'action="{back}"' not in viewer_browser.get("/p/shop/inbox?kind=moved_in").content.decode()
     assert viewer_browser.post(back).status_code == 403
+    beside = ProjectFactory.create(team=trajectory.project.team, slug="beside")
+    assert reviewer_browser.post(back.replace("/shop/", f"/{beside.slug}/")).status_code == 404
     assert reviewer_browser.post(back)["Location"] == "/p/shop/inbox?kind=unassigned"
     assert not Step.objects.filter(exchange_id=call.pk).exists()
     assert "names no trajectory" in reviewer_browser.get("/p/shop/inbox?kind=unassigned").content.decode()

@@ -16,7 +16,7 @@ import time_machine
 from django.utils import timezone
 
 from apps.accounts.access import Caller
-from apps.accounts.models import Agent, User
+from apps.accounts.models import Agent, Project, User
 from apps.core.errors import Conflict, Forbidden, InvalidInput, NotFound
 from apps.feedback.importing import reward_imported
 from apps.feedback.models import Label
@@ -33,6 +33,7 @@ from apps.trajectories.trie import load_steps, load_tools
 from tests.apps.trajectories.datasets.importer import ImportRows, as_lines, import_file, problems_of
 from tests.factories.accounts import AgentFactory
 from tests.factories.datasets import DatasetFactory
+from tests.factories.registry import PolicyFactory
 from tests.factories.trajectories import TOOL
 
 pytestmark = pytest.mark.django_db
@@ -275,6 +276,16 @@ class TestBadLines:
         assert line == 3
         assert "lines 1 to 3" in reason
         assert Trajectory.objects.get().title == "Where is my parcel?"
+
+    def test_ids_that_the_projects_model_does_not_have_are_told(
+        self, import_rows: ImportRows, project: Project, tmp_path: Path
+    ) -> None:
+        (tmp_path / "config.json").write_text('{"vocab_size": 9}')
+        PolicyFactory.create(project=project, base_model_dir=str(tmp_path))
+        source = import_rows(claw_r1(0, response_ids=[8], is_last=True), claw_r1(0, uid="u2", is_last=True))
+        ((line, reason),) = problems_of(source)
+        assert (line, reason) == (2, "completion ids: the model's end at 8; 9 is none of them")
+        assert source.n_imported == 1
 
     @pytest.mark.parametrize(
         ("steps", "line", "words"),
