@@ -80,6 +80,7 @@ urlpatterns: list[URLPattern] = [
     path("p/<slug:slug>/trajectories/<str:trajectory_id>/complete", trajectories.complete, name="complete"),
     path("p/<slug:slug>/trajectories/<str:trajectory_id>/say", said.say, name="say"),
     path("p/<slug:slug>/trajectories/<str:trajectory_id>/diff", said.diff, name="diff"),
+    path("p/<slug:slug>/trajectories/<str:trajectory_id>/prefer", said.prefer, name="prefer"),
     path(
         "p/<slug:slug>/trajectories/<str:trajectory_id>/steps/<str:step_id>/correct", said.correct, name="correct_step"
     ),

@@ -12,6 +12,7 @@ export function startKeys() {
     waitsForPlace = event.key === "g" && !waitsForPlace;
     if (handled) event.preventDefault();
   });
+  for (const button of document.querySelectorAll("[data-keys-sheet]")) button.addEventListener("click", openSheet);
 }
 
 function isTyping(target) {

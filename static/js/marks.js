@@ -1,8 +1,50 @@
-// Selected words of an answer: a button offers to say something of them, and fills the form in. The form works by hand.
+// Words of an answer: those that somebody said something of are marked and lead to what was said; of those that are
+// selected a button offers to say something, and fills the form in. The form works by hand.
 
 export function startMarks() {
+  if (!document.getElementById("said-panel")) return;
+  drawMarks();
+  for (const name of ["htmx:afterSettle", "live:refreshed"]) document.addEventListener(name, drawMarks);
   if (!document.getElementById("say-form")) return;
   document.addEventListener("selectionchange", offer);
+}
+
+function drawMarks() {
+  for (const mark of document.querySelectorAll(".said-mark")) {
+    const { parentNode } = mark;
+    mark.replaceWith(...mark.childNodes);
+    parentNode.normalize();
+  }
+  for (const entry of document.querySelectorAll("#said-panel [data-words]")) {
+    const { step, words, place } = entry.dataset;
+    const answer = document.querySelector(`#body-${CSS.escape(step)} .message.answer > :last-child`);
+    const from = answer ? findPlace(answer.textContent, words, Number(place)) : -1;
+    if (from >= 0) mark(answer, from, from + words.length, entry);
+  }
+}
+
+function findPlace(text, words, place) {
+  let from = text.indexOf(words);
+  for (let left = place; left > 0 && from >= 0; left -= 1) from = text.indexOf(words, from + 1);
+  return from;
+}
+
+// Each text between the two places becomes a link; one in a link of the answer's own stays as it is.
+function mark(answer, from, to, entry) {
+  const walker = document.createTreeWalker(answer, NodeFilter.SHOW_TEXT);
+  const texts = [];
+  while (walker.nextNode()) texts.push(walker.currentNode);
+  let place = 0;
+  for (const text of texts) {
+    const [start, end] = [Math.max(from - place, 0), Math.min(to - place, text.length)];
+    place += text.length;
+    if (start >= end || text.parentElement.closest("a")) continue;
+    const link = Object.assign(document.createElement("a"), { className: "said-mark", href: `#${entry.id}`, title: entry.dataset.about });
+    const range = document.createRange();
+    range.setStart(text, start);
+    range.setEnd(text, end);
+    range.surroundContents(link);
+  }
 }
 
 let offered = null;
@@ -42,7 +84,7 @@ function fill(step, words, place) {
   form.elements.step.value = step;
   form.elements.words.value = words;
   form.elements.place.value = place;
-  offered?.remove();
+  document.getSelection().removeAllRanges(); // and with it the button, which would lie over the text
   form.scrollIntoView({ block: "nearest" });
   form.querySelector(".options input, .box textarea")?.focus();
 }

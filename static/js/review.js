@@ -26,7 +26,6 @@ function start() {
   startReviewKeys({ submit, undo, skip: () => giveUp("skip"), putBack: () => giveUp("requeue") });
   work.addEventListener("submit", onSubmit);
   work.addEventListener("input", onInput);
-  document.querySelector("[data-keys-sheet]").addEventListener("click", () => document.getElementById("keys-sheet").showModal());
   setInterval(showTime, 1000);
   setInterval(renew, RENEW_MS);
   window.addEventListener("online", sendAgain);

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 from asgiref.sync import sync_to_async
-from playwright.async_api import expect
+from playwright.async_api import Dialog, expect
 
 from apps.accounts.models import ApiKey, User
 from apps.trajectories.models import Trajectory
@@ -74,3 +74,39 @@ async def test_all_rows_are_chosen_at_once_and_a_range_by_a_click_with_shift(
     await boxes.nth(3).click(modifiers=["Shift"])
     await expect(page.locator("#bulk")).to_be_hidden()
     assert window.complaints == []
+
+
+async def test_what_changes_all_that_is_found_is_asked_once_more(
+    window: Window, owner: User, add_trajectory: Callable[..., Trajectory]
+) -> None:
+    await sync_to_async(add_trajectory)(title="row")
+    await window.log_in(owner.email, PASSWORD)
+    await window.open("/p/shop/trajectories")
+    page = window.page
+    asked: list[str] = []
+
+    async def answer(dialog: Dialog) -> None:
+        asked.append(dialog.message)
+        await (dialog.accept() if len(asked) > 1 else dialog.dismiss())
+
+    page.on("dialog", answer)
+    await page.locator("#choose-all").click()
+    await page.locator("#bulk-value").fill("0.5")
+    everything = page.get_by_role("button", name="To all 1 found")
+    await everything.click()
+    await expect(page).to_have_url(f"{window.base_url}/p/shop/trajectories")
+    await everything.click()
+    await page.wait_for_url("**/jobs/job_*")
+    assert asked == ["Do it to all 1 that this search finds, on every page?"] * 2
+
+
+async def test_the_page_tells_that_there_are_keys(window: Window, owner: User, key: ApiKey) -> None:
+    await window.log_in(owner.email, PASSWORD)
+    await window.open("/p/shop/")
+    page = window.page
+    await page.get_by_role("button", name="Keys").click()
+    await expect(page.get_by_role("dialog", name="Keys")).to_be_visible()
+    await page.get_by_role("button", name="Close").click()
+    for press in ("g", "p"):
+        await page.keyboard.press(press)
+    await page.wait_for_url("**/p/shop/people")

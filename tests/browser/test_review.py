@@ -104,6 +104,30 @@ async def test_fifty_reviews_by_keyboard(
     await expect(page.locator("#tally-done")).to_have_text(str(N_REVIEWS))
 
 
+async def test_a_queues_page_shows_what_comes_in(
+    window: Window, trainer: User, project: Project, add_trajectory: Add
+) -> None:
+    queue = await sync_to_async(create_queue)(
+        caller=Caller(user=trainer), project=project, settings={"name": "Late", "guideline": "Be kind."}
+    )
+    page = window.page
+    await window.log_in(trainer.email, PASSWORD)
+    await window.open(f"/p/shop/review/{queue.pk}/results")
+    await expect(page.get_by_text("Nothing in it yet")).to_be_visible()
+    row = await sync_to_async(add_trajectory)(title="a late task")
+    await sync_to_async(add_trajectories)(caller=Caller(user=trainer), queue=queue, ids=[row.pk])
+    await expect(page.locator("#queue-items")).to_contain_text("a late task")
+    await page.get_by_role("link", name="Review 1 left").click()
+    menu = page.locator(".guideline .menu-list")
+    await page.locator("#live[data-state=live]").wait_for()
+    await page.keyboard.press("h")
+    await expect(menu).to_be_visible()
+    form, open_menu = await page.locator("#review-form").bounding_box(), await menu.bounding_box()
+    assert form is not None
+    assert open_menu is not None
+    assert open_menu["x"] + open_menu["width"] <= form["x"]
+
+
 async def test_a_draft_survives_a_reload_and_a_review_a_lost_network(
     window: Window, mate: User, make_queue: Callable[..., ReviewQueue]
 ) -> None:

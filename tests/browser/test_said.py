@@ -3,11 +3,14 @@
 from collections.abc import Callable, Iterator
 
 import pytest
+from asgiref.sync import sync_to_async
 from django.utils import timezone
 from playwright.async_api import expect
 
+from apps.accounts.access import Caller
 from apps.accounts.models import User
 from apps.feedback.preferences.models import Preference
+from apps.feedback.services import add_label
 from apps.registry.models import EngineState, Version
 from apps.trajectories.models import Trajectory
 from tests.browser.conftest import Window
@@ -52,19 +55,53 @@ async def test_a_step_is_corrected_played_again_and_compared(
     await expect(page.locator("#said-panel")).to_contain_text("It comes on Friday, I am sorry.")
 
     await page.get_by_role("link", name="Replay step 0").click()
-    await page.get_by_label("v0").check()
+    await expect(page.get_by_label("v0")).to_be_checked()  # the only one there is
     await page.get_by_role("button", name="Play").click()
     await expect(page.get_by_role("region", name="v0 says")).to_contain_text("It comes on Friday.")
     await check_page(window, "replay")
     await page.get_by_role("button", name="Better than what was said").click()
-    await expect(page.get_by_text("Kept: version 0 is better")).to_be_visible()
+    await expect(page.get_by_text("Kept: what version 0 said now is better")).to_be_visible()
     kinds = {row.kind async for row in Preference.objects.standing().filter(author=mate)}
     assert kinds == {"correction", "comparison"}
 
     await page.get_by_role("link", name="Compare", exact=True).click()
-    await page.get_by_label("With this trajectory").fill(tries[1].pk)
+    await page.get_by_label("or an id").fill("traj_nonsense")
     await page.get_by_role("button", name="Compare").click()
+    await expect(page.get_by_role("alert")).to_contain_text("no such trajectory")
+    await page.get_by_role("link", name=tries[1].title).click()
     await expect(page.get_by_role("article", name="Left, step 0")).to_contain_text("It is late.")
     await expect(page.get_by_role("article", name="Right, step 0")).to_contain_text("No idea.")
     await check_page(window, "compare")
-    window.complaints[:] = [one for one in window.complaints if "400" not in one]  # the correction that was none
+    await page.get_by_role("button", name="Left is better").click()
+    await expect(page.get_by_text("Kept: the left one is better")).to_be_visible()
+    window.complaints[:] = [one for one in window.complaints if "400" not in one and "404" not in one]  # none is meant
+
+
+async def test_words_that_somebody_spoke_of_are_marked(window: Window, mate: User, tries: list[Trajectory]) -> None:
+    page = window.page
+    step = await tries[0].steps.aget()
+    label = await sync_to_async(add_label)(
+        caller=Caller(user=mate),
+        trajectory=tries[0],
+        step=step,
+        span=(3, 10),
+        field="comment",
+        value=None,
+        text="not true",
+    )
+    await window.log_in(mate.email, PASSWORD)
+    await window.open(f"/p/shop/trajectories/{tries[0].pk}")
+    mark = page.locator(".said-mark")
+    await expect(mark).to_have_text("is late")
+    await expect(mark).to_have_attribute("title", "comment. not true")
+    await mark.click()
+    await expect(page.locator(f"#{label.pk}")).to_be_in_viewport()
+    await page.locator(f"#{label.pk}").get_by_role("button", name="Undo").click()
+    await expect(mark).to_have_count(0)
+
+    await page.locator(".message.answer .text p").first.select_text()
+    offer = page.get_by_role("button", name="Say something of these words")
+    await offer.click()
+    await expect(page.get_by_label("Only these words")).to_have_value("It is late.")
+    await expect(offer).to_have_count(0)
+    await expect(page.locator("#say-form .option kbd").first).to_be_hidden()

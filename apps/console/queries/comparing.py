@@ -1,22 +1,37 @@
-"""Two trajectories side by side: their steps in order, and where they part."""
+"""Two trajectories side by side: their steps in order, where they part to the word, and likely others."""
 
-from dataclasses import dataclass
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from difflib import SequenceMatcher
 from itertools import zip_longest
 
 from apps.accounts.models import User
 from apps.console.queries import steps
+from apps.console.transcript import decode_json
+from apps.trajectories.blindness import Hidden
+from apps.trajectories.messages import spoken_text
 from apps.trajectories.models import Trajectory
+from apps.trajectories.search.language import parse_query
+from apps.trajectories.search.services import find_page
 
-TRIES = 20
+LIKELY = 12
+LOOKED_AT = 200  # the newest of its agent, among which those with its first words come first
+MOST_WORDS = 2000  # of an answer: what finds the words that differ takes time in proportion to their square
+
+Piece = tuple[str, bool]  # some words, and whether they are missing on the other side
 
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """The steps of one place in both; `is_same`: they were asked and answered the same."""
+    """The steps of one place in both; `is_same`: they were asked and answered the same. Where only the answers differ,
+    what was asked is left out of the cards."""
 
     left: steps.StepCard | None
     right: steps.StepCard | None
-    is_same: bool
+    is_same: bool = False
+    is_asked_the_same: bool = False
+    words: tuple[list[Piece], list[Piece]] | None = None
 
 
 def compare(left: Trajectory, right: Trajectory, *, user: User) -> list[Row]:
@@ -25,18 +40,51 @@ def compare(left: Trajectory, right: Trajectory, *, user: User) -> list[Row]:
         [card for card in steps.read_window(one, user=user, first=0).cards if not card.step.side_call]
         for one in (left, right)
     ]
-    return [Row(left=one, right=other, is_same=_says_same(one, other)) for one, other in zip_longest(*lines)]
+    return [_compare_steps(one, other) for one, other in zip_longest(*lines)]
 
 
-def _says_same(one: steps.StepCard | None, other: steps.StepCard | None) -> bool:
+def _compare_steps(one: steps.StepCard | None, other: steps.StepCard | None) -> Row:
     if one is None or other is None:
-        return False
-    return (one.new_messages, one.answer) == (other.new_messages, other.answer)
+        return Row(left=one, right=other)
+    if one.new_messages != other.new_messages:
+        return Row(left=one, right=other, words=mark_words(_words_of(one), _words_of(other)))
+    return Row(
+        left=replace(one, new_messages=[]),
+        right=replace(other, new_messages=[]),
+        is_same=one.answer == other.answer,
+        is_asked_the_same=True,
+        words=mark_words(_words_of(one), _words_of(other)),
+    )
 
 
-def list_tries(trajectory: Trajectory) -> list[Trajectory]:
-    """Return other tries of its group, if it belongs to one."""
-    if not trajectory.group:
-        return []
-    rows = Trajectory.objects.filter(project=trajectory.project_id, group=trajectory.group, deleted_at=None)
-    return list(rows.exclude(pk=trajectory.pk).order_by("-pk")[:TRIES])
+def _words_of(card: steps.StepCard) -> str:
+    answer = decode_json(card.step.answer)
+    return spoken_text(answer if isinstance(answer, dict) else {})
+
+
+def mark_words(left: str, right: str) -> tuple[list[Piece], list[Piece]] | None:
+    """Return both texts in pieces that the other has, or has not; None where nothing is alike, or they are too long."""
+    one, other = (re.findall(r"\S+\s*|\s+", text) for text in (left, right))
+    if max(len(one), len(other)) > MOST_WORDS:
+        return None
+    found = SequenceMatcher(a=one, b=other).get_opcodes()
+    if all(tag != "equal" for tag, *_ in found):
+        return None
+    return (
+        [("".join(one[begin:end]), tag != "equal") for tag, begin, end, _, _ in found if begin < end],
+        [("".join(other[begin:end]), tag != "equal") for tag, _, _, begin, end in found if begin < end],
+    )
+
+
+def list_likely(trajectory: Trajectory, *, query: str, hidden: Hidden) -> Sequence[Trajectory]:
+    """Return what one would compare it with: what the search finds, or without one other tries of its group, then its
+    agent's, those with the same first words first. Raises SearchError, TooSlow."""
+    if query:
+        found = find_page(
+            project=trajectory.project, query=parse_query(query), before=None, limit=LIKELY + 1, hidden=hidden
+        )
+        return [row for row in found.items if row.pk != trajectory.pk][:LIKELY]
+    rows = Trajectory.objects.of_project(trajectory.project).exclude(pk=trajectory.pk).order_by("-pk")
+    tries = list(rows.filter(group=trajectory.group)[:LIKELY]) if trajectory.group else []
+    of_agent = [row for row in rows.filter(agent=trajectory.agent_id)[:LOOKED_AT] if row not in tries]
+    return [*tries, *sorted(of_agent, key=lambda row: row.title != trajectory.title)][:LIKELY]

@@ -21,6 +21,7 @@ from apps.trajectories.models import Step, Trajectory
 
 SHOWN = 100
 QUOTED = 80
+MARKED = 2000
 _HEAVY = ("tail_token_ids", "completion_token_ids", "logprobs", "tail_messages", "answer_digests")
 _HEAVY_OF_STEP = tuple(f"step__{name}" for name in _HEAVY)
 
@@ -30,7 +31,9 @@ class Said:
     """One standing label: of what, and whether this person may take it back."""
 
     label: Label
-    quote: str
+    quote: str  # the words that it is about, cut to what a line holds
+    words: str  # all of them, and in which place of those where they stand; "" where they are too many to be marked
+    place: int
     may_take_back: bool
 
     @property
@@ -54,8 +57,11 @@ def read_panel(trajectory: Trajectory, *, caller: Caller, role: Role, hidden: Hi
     rows = Label.objects.standing().filter(trajectory=trajectory).seen_by(caller, hidden=hidden)
     rows = rows.exclude(Q(value__isnull=False) | Q(said__isnull=False), step=None)  # the panel of the reward has those
     labels = list(rows.select_related("author", "key", "step").defer(*_HEAVY_OF_STEP).order_by("-pk")[: SHOWN + 1])
-    pairs = Preference.objects.standing().filter(trajectory=trajectory).seen_by(caller, hidden=hidden)
-    pairs = pairs.select_related("author", "key", "step").defer(*_HEAVY_OF_STEP)
+    of_it = Q(trajectory=trajectory) | Q(rejected_trajectory=trajectory)
+    pairs = Preference.objects.standing().filter(of_it).seen_by(caller, hidden=hidden)
+    pairs = pairs.select_related(
+        "author", "key", "step", "trajectory", "rejected_trajectory", "chosen_version", "rejected_version"
+    ).defer(*_HEAVY_OF_STEP)
     fields = [spec for spec in find_schema(trajectory.project_id).fields.fields if spec.kind != FieldKind.RANKING]
     orders = role.includes(Role.TRAINER)
     return SaidPanel(
@@ -69,15 +75,23 @@ def read_panel(trajectory: Trajectory, *, caller: Caller, role: Role, hidden: Hi
 
 def _show(label: Label, *, user: User | None, orders: bool) -> Said:
     is_own = label.author == user and label.source == Source.HUMAN
-    return Said(label=label, quote=_quote(label), may_take_back=is_own or orders)
+    words, place = _find_words(label)
+    return Said(
+        label=label,
+        quote=words if len(words) <= QUOTED else f"{words[: QUOTED - 1]}…",
+        words=words if len(words) <= MARKED else "",
+        place=place,
+        may_take_back=is_own or orders,
+    )
 
 
-def _quote(label: Label) -> str:
+def _find_words(label: Label) -> tuple[str, int]:
     if label.span is None or label.step is None:
-        return ""
+        return "", 0
     start, end = label.span
-    words = spoken_text(json.loads(bytes(label.step.answer)))[start:end]
-    return words if len(words) <= QUOTED else f"{words[: QUOTED - 1]}…"
+    said = spoken_text(json.loads(bytes(label.step.answer)))
+    words = said[start:end]
+    return words, sum(said.startswith(words, at) for at in range(start)) if len(words) <= MARKED else 0
 
 
 def find_span(step: Step, words: str, *, place: int = 0) -> Span:

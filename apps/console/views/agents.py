@@ -9,7 +9,7 @@ from apps.console.forms import AgentForm, KeyForm
 from apps.console.page import Page, project_page
 from apps.console.queries import agents as queries
 from apps.console.queries.home import context_length, find_policy
-from apps.console.snippets import base_url, first_calls
+from apps.console.snippets import base_url, curl, first_calls
 from apps.core.errors import ServiceError
 
 
@@ -32,7 +32,13 @@ def agents(page: Page) -> HttpResponse:
 
 def _render_agents(page: Page, form: AgentForm, *, status: int = 200) -> HttpResponse:
     rows = queries.list_agents(page.project, hidden=page.hidden)
-    return page.render("console/agents.html", rows=rows, form=form, status=status)
+    return page.render(
+        "console/agents.html",
+        rows=rows,
+        form=form,
+        curl=curl("POST", "/api/v1/agents", {"name": "shop"}),
+        status=status,
+    )
 
 
 @project_page()
@@ -50,6 +56,7 @@ def _render_agent(page: Page, found: Agent, *, form: KeyForm | None = None, stat
         keys=queries.list_keys(found),
         base_url=base_url(),
         key_form=form or KeyForm(),
+        curl=curl("POST", f"/api/v1/agents/{found.pk}/keys", {"name": "laptop"}),
         status=status,
     )
 

@@ -70,14 +70,16 @@ def keep(page: Page, step_id: str) -> HttpResponse:
     played = Side(message=_read_kept(form.get("message", "")), version=version)
     original = Side(step=step)
     is_better = form.get("better") == "played"
-    add_comparison(
+    kept = add_comparison(
         caller=page.caller,
         chosen=played if is_better else original,
         rejected=original if is_better else played,
         text=form.get("text", ""),
     )
-    message = f"Kept: {'version ' + str(version.number) if is_better else 'what the step said'} is better"
-    return page.done(message, to=f"{page.url('trajectory', step.trajectory_id)}?step={step.index}#step-{step.index}")
+    new, old = f"what version {version.number} said now", f"what step {step.index} said then"
+    message = f"Kept: {new if is_better else old} is better than {old if is_better else new}"
+    to = f"{page.url('trajectory', step.trajectory_id)}?step={step.index}#step-{step.index}"
+    return page.done(message, to=to, undo=page.url("unsay_pair", kept.pk))
 
 
 def _read_kept(text: str) -> dict[str, Any]:

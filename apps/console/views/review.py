@@ -110,6 +110,7 @@ def _render_settings(
         fields=fields,
         people=queries.list_reviewers(page.project),
         n_matching=n_matching,
+        n_pairs=_count_pairs(page, given["query"]) if n_matching and given.get("mode") == Mode.PAIRS else 0,
         counted=filling.COUNTED,
         fault=fault,
         strangers=[] if fault else find_strangers(project=page.project, query=parse_query(given["query"])),
@@ -127,6 +128,11 @@ def _count(page: Page, given: dict[str, Any]) -> tuple[int | None, str]:
         return filling.count_matching(page.project, given["query"], hidden=page.hidden), ""
     except ServiceError as error:
         return None, error.message
+
+
+def _count_pairs(page: Page, query: str) -> int:
+    found = filling.find_newest(page.project, query, n=filling.COUNTED, hidden=page.hidden)
+    return len(filling.pair_up(found))
 
 
 @project_page("POST", role=Role.TRAINER)

@@ -2,6 +2,8 @@
 what a step should have said; and taking back.
 """
 
+from collections.abc import Sequence
+
 from django.http import HttpResponse
 
 from apps.accounts.models import Role
@@ -13,10 +15,18 @@ from apps.console.review_form import read_answers
 from apps.console.snippets import curl
 from apps.console.transcript import decode_json
 from apps.core.errors import InvalidInput, ServiceError
-from apps.feedback.preferences.services import add_correction, find_preference, take_back_preference
+from apps.feedback.preferences.services import (
+    add_comparison,
+    add_correction,
+    find_preference,
+    take_back_preference,
+)
+from apps.feedback.preferences.sides import Side
 from apps.feedback.services import Answer, add_labels, take_back_label
 from apps.trajectories.messages import spoken_text
 from apps.trajectories.models import Trajectory
+
+PREFERRED = {"left": "the left one is better", "right": "the right one is better", "tie": "they are as good"}
 
 
 @project_page("POST", role=Role.REVIEWER)
@@ -85,12 +95,13 @@ def correct(page: Page, trajectory_id: str, step_id: str) -> HttpResponse:
         given = page.request.POST.get("message", "").replace("\r\n", "\n")
         why = page.request.POST.get("text", "")
         try:
-            add_correction(caller=page.caller, step=step, message=given, text=why)
+            kept = add_correction(caller=page.caller, step=step, message=given, text=why)
         except ServiceError as error:
             fault, status = error.message, error.status
         else:
             message = "Corrected: an answer to imitate, and better than what was said"
-            return page.done(message, to=f"{page.url('trajectory', found.pk)}?step={step.index}#step-{step.index}")
+            to = f"{page.url('trajectory', found.pk)}?step={step.index}#step-{step.index}"
+            return page.done(message, to=to, undo=page.url("unsay_pair", kept.pk))
     return page.render(
         "console/correct.html",
         trajectory=found,
@@ -109,13 +120,48 @@ def correct(page: Page, trajectory_id: str, step_id: str) -> HttpResponse:
 def diff(page: Page, trajectory_id: str) -> HttpResponse:
     """Two trajectories side by side, step by step; where they part is marked."""
     found = queries.find_trajectory(page.project, trajectory_id)
-    other_id = page.request.GET.get("with", "").strip()
-    other = queries.find_trajectory(page.project, other_id) if other_id else None
+    other_id, query = (page.request.GET.get(name, "").strip() for name in ("with", "q"))
+    likely: Sequence[Trajectory] = ()
+    other, fault, status = None, "", 200
+    try:
+        likely = comparing.list_likely(found, query=query, hidden=page.hidden)
+        other = queries.find_trajectory(page.project, other_id) if other_id else None
+    except ServiceError as error:
+        fault, status = error.message, error.status
     return page.render(
         "console/diff.html",
         trajectory=found,
         other=other,
+        other_id=other_id,
+        query=query,
+        likely=likely,
         rows=comparing.compare(found, other, user=page.user) if other else [],
-        tries=comparing.list_tries(found),
-        curl=curl("GET", f"/api/v1/trajectories/{found.pk}/steps"),
+        fault=fault,
+        status=status,
+        curl=curl("POST", "/api/v1/comparisons", _comparison(found, other)),
     )
+
+
+def _comparison(found: Trajectory, other: Trajectory | None) -> dict[str, dict[str, str]]:
+    return {"chosen": {"trajectory": found.pk}, "rejected": {"trajectory": other.pk if other else "traj_…"}}
+
+
+@project_page("POST", role=Role.REVIEWER)
+def prefer(page: Page, trajectory_id: str) -> HttpResponse:
+    """Say which of two trajectories that stand side by side is better, or that they are as good."""
+    form = page.request.POST
+    left = queries.find_trajectory(page.project, trajectory_id)
+    right = queries.find_trajectory(page.project, form.get("with", ""))
+    better = form.get("better", "")
+    if better not in PREFERRED:
+        raise InvalidInput("say which is better: left, right or tie", field="better")
+    chosen, rejected = (right, left) if better == "right" else (left, right)
+    kept = add_comparison(
+        caller=page.caller,
+        chosen=Side(trajectory=chosen),
+        rejected=Side(trajectory=rejected),
+        is_tie=better == "tie",
+        text=form.get("text", ""),
+    )
+    to = f"{page.url('diff', left.pk)}?with={right.pk}"
+    return page.done(f"Kept: {PREFERRED[better]}", to=to, undo=page.url("unsay_pair", kept.pk))

@@ -108,6 +108,8 @@ def test_the_page_says_why_prefixes_break(owner_browser: Client, agent: Agent) -
     page = owner_browser.get(f"/p/shop/agents/{agent.slug}").content.decode()
     assert "Broken prefixes" in page
     assert page.index("50 %") < page.index("25 %")
+    assert '<th class="num">Share</th>' in page  # as its cells are
+    assert f"/api/v1/agents/{agent.pk}/keys" in page
 
 
 def test_an_expired_key_is_not_said_to_work(owner_browser: Client, key: ApiKey) -> None:

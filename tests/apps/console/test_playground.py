@@ -39,17 +39,22 @@ def address(step: Step) -> str:
 def test_a_step_is_played_and_the_better_answer_kept(
     reviewer_browser: Client, address: str, served: Version, step: Step, fake: FakeEngine
 ) -> None:
-    assert "Replay step 0" in reviewer_browser.get(address).content.decode()
+    html = reviewer_browser.get(address).content.decode()
+    assert "Replay step 0" in html
+    assert f'value="{served.pk}" checked' in html  # the only one there is
     form = {"version": served.pk, "temperature": "0,5", "max_tokens": "64"}
     html = reviewer_browser.post(address, form).content.decode()
     kept = search(r'name="message" value="([^"]+)"', html)
     assert kept is not None
     answer = {"version": served.pk, "message": unescape(kept[1]), "better": "played"}
     done = reviewer_browser.post(f"{address}/keep", answer, follow=True).content.decode()
-    assert "Kept: version 0 is better" in done
+    assert "Kept: what version 0 said now is better than what step 0 said then" in done
     row = Preference.objects.standing().get()
+    assert f'<form method="post" action="/p/shop/preferences/{row.pk}/unsay">' in done
+    assert "What version 0 said, better than what the step said:" in done
     assert (row.chosen_version, row.rejected_step, row.kind) == (served, step, "comparison")
-    reviewer_browser.post(f"{address}/keep", {**answer, "better": "original"})
+    done = reviewer_browser.post(f"{address}/keep", {**answer, "better": "original"}, follow=True).content.decode()
+    assert "What the step said, better than what version 0 said:" in done
     assert Preference.objects.standing().get().chosen_step == step  # a change of mind
 
 

@@ -179,6 +179,8 @@ def test_a_queue_is_made_counted_and_changed(
     }
     counted = trainer_browser.post(f"{ROOT}/new", {**form, "count": "1"}).content.decode()
     assert "It finds <strong>1</strong> complete trajectory now" in counted
+    pairs = trainer_browser.post(f"{ROOT}/new", {**form, "mode": "pairs", "count": "1"}).content.decode()
+    assert "among them <strong>0</strong> pairs of tries at one task" in pairs
     by_hand = trainer_browser.post(f"{ROOT}/new", {**form, "query": "", "count": "1"}).content.decode()
     assert "filled by hand" in by_hand
     assert "It finds" not in by_hand
@@ -248,6 +250,8 @@ def test_a_pair_stands_side_by_side(
     assert "Which is better?" in html
     values = re.findall(r'name="v-better" value="([^"]+)"', html)
     assert len(values) == 3
+    assert "#v0" not in html  # who spoke, and how fast, would lead
+    assert 'class="meta"' not in html
     review = Review.objects.get()
     form = {"v-better": values[0].replace("&quot;", '"'), "t-better": "shorter"}
     assert reviewer_browser.post(f"{ROOT}/{queue.pk}/work/{review.pk}/submit", form).status_code == 302

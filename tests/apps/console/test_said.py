@@ -7,6 +7,7 @@ from django.test import Client
 
 from apps.accounts.access import Caller
 from apps.accounts.models import Project, User
+from apps.console.queries.comparing import mark_words
 from apps.core.ids import new_id
 from apps.feedback.models import Label
 from apps.feedback.preferences.models import Preference
@@ -84,6 +85,8 @@ def test_an_answer_is_corrected_and_taken_back(reviewer_browser: Client, page: s
     saved = reviewer_browser.post(address, {"message": "Tomorrow.", "text": "be exact"}, follow=True).content.decode()
     assert "Tomorrow." in saved
     row = Preference.objects.standing().get()
+    assert f'<form method="post" action="/p/shop/preferences/{row.pk}/unsay">' in saved
+    assert "These words, better than what the step said:" in saved
     assert row.chosen_message == {"role": "assistant", "content": "Tomorrow."}
     assert reviewer_browser.post(f"/p/shop/preferences/{row.pk}/unsay").status_code == 302
     assert reviewer_browser.post(f"/p/shop/preferences/{row.pk}/unsay").status_code == 409
@@ -97,7 +100,54 @@ def test_two_stand_side_by_side(viewer_browser: Client, page: str, add_trajector
     assert "No idea." in html
     same = add_trajectory(step={"text": SPOKEN})
     assert "Step 0 is the same in both" in viewer_browser.get(f"{page}/diff?with={same.pk}").content.decode()
-    assert viewer_browser.get(f"{page}/diff?with=nonsense").status_code == 404
+    assert "both were asked the same" in html
+    missing = viewer_browser.get(f"{page}/diff?with=nonsense")
+    assert missing.status_code == 404
+    for words in ("no such trajectory", 'value="nonsense"', f"?with={other.pk}"):  # the form stays, and its suggestions
+        assert words in missing.content.decode()
+
+
+def test_who_is_likely_meant_is_offered(
+    viewer_browser: Client, trajectory: Trajectory, page: str, add_trajectory: AddTrajectory
+) -> None:
+    alike = add_trajectory(title=trajectory.title)
+    other = add_trajectory(title="the weather in Lima")
+    html = viewer_browser.get(f"{page}/diff").content.decode()
+    assert 0 < html.index(f"?with={alike.pk}") < html.index(f"?with={other.pk}")
+    assert f"?with={trajectory.pk}" not in html
+    found = viewer_browser.get(f"{page}/diff?q=turns>5").content.decode()
+    assert "This search finds no other trajectory" in found
+    wrong = viewer_browser.get(f"{page}/diff?q=colour:red")
+    assert (wrong.status_code, 'role="alert"' in wrong.content.decode()) == (400, True)
+
+
+def test_words_that_differ_are_marked() -> None:
+    assert mark_words("It is late.", "It is very late.") == (
+        [("It is ", False), ("late.", False)],
+        [("It is ", False), ("very ", True), ("late.", False)],
+    )
+    assert mark_words("yes", "no") is None
+    assert mark_words("a " * 2001, "a") is None
+
+
+def test_which_of_two_is_better_is_said_where_they_stand(
+    reviewer_browser: Client, viewer_browser: Client, page: str, trajectory: Trajectory, add_trajectory: AddTrajectory
+) -> None:
+    other = add_trajectory(step={"text": "No idea."})
+    for better, pair in (("left", (trajectory, other)), ("right", (other, trajectory))):
+        html = reviewer_browser.post(f"{page}/prefer", {"with": other.pk, "better": better}, follow=True).content
+        row = Preference.objects.standing().get()  # the last word alone
+        assert (row.trajectory, row.rejected_trajectory, row.is_tie) == (*pair, False)
+        assert f"/p/shop/preferences/{row.pk}/unsay" in html.decode()
+    assert "Worse than" in reviewer_browser.get(page).content.decode()
+    assert "Better than" in reviewer_browser.get(f"/p/shop/trajectories/{other.pk}").content.decode()
+    reviewer_browser.post(f"{page}/prefer", {"with": other.pk, "better": "tie"})
+    assert Preference.objects.standing().get().is_tie
+    for form, status in (({"with": other.pk}, 400), ({"better": "left"}, 404), ({"with": trajectory.pk}, 400)):
+        assert reviewer_browser.post(f"{page}/prefer", form).status_code == status
+    assert reviewer_browser.post(f"{page}/prefer", {"with": trajectory.pk, "better": "left"}).status_code == 400
+    assert viewer_browser.post(f"{page}/prefer", {"with": other.pk, "better": "left"}).status_code == 403
+    assert reviewer_browser.get(f"{page}/prefer").status_code == 405
 
 
 def test_a_blind_reviewer_sees_their_own_words_here_and_nobody_elses(
@@ -136,7 +186,7 @@ def test_who_may_say(
     viewer_browser: Client, stranger_browser: Client, anonymous_browser: Client, page: str, step: Step, mate: User
 ) -> None:
     label = add_label(caller=Caller(user=mate), trajectory=step.trajectory, value=1)
-    addresses = (f"{page}/say", f"/p/shop/labels/{label.pk}/unsay", f"{page}/steps/{step.id}/correct")
+    addresses = (f"{page}/say", f"/p/shop/labels/{label.pk}/unsay", f"{page}/steps/{step.id}/correct", f"{page}/prefer")
     for address in addresses:
         assert viewer_browser.post(address).status_code == 403
         assert stranger_browser.post(address).status_code == 404
