@@ -125,7 +125,8 @@ def _read_row(typed: Mapping[str, str], before: FieldSpec | None) -> dict[str, A
         if cells[name]:
             spec[name] = _read_number(cells[name], of=f"{cells['name']}, {name.replace('_', ' ')}")
     if cells["choices"]:
-        spec["choices"] = [_read_choice(line, titles) for line in cells["choices"].splitlines() if line.strip()]
+        lines = [line for line in cells["choices"].splitlines() if line.strip()]
+        spec["choices"] = [_read_choice(line, titles, of=cells["name"]) for line in lines]
     if cells["many"]:
         spec["many"] = True
     return spec
@@ -138,8 +139,14 @@ def _has_use(kind: str, box: str) -> bool:
     return kind in _USED_BY[box]
 
 
-def _read_choice(line: str, titles: Mapping[str, str]) -> dict[str, Any]:
+def _read_choice(line: str, titles: Mapping[str, str], *, of: str) -> dict[str, Any]:
     name, has_reward, reward = line.partition("=")
+    if not re.fullmatch(r"[a-z][a-z0-9_]*", name.strip()):
+        raise InvalidInput(
+            f"{of}: the choice {line.strip()[:40]!r} is written as name = worth, say facts = 1; a name has lower case "
+            "letters, digits and _, a letter first",
+            field="fields",
+        )
     choice: dict[str, Any] = {"name": name.strip(), "title": titles.get(name.strip(), "")}
     return {**choice, "reward": _read_number(reward, of=f"choice {name.strip()}")} if has_reward else choice
 

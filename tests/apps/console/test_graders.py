@@ -113,6 +113,7 @@ class TestSchema:
         [
             ({"0.name": "x", "0.kind": "scale"}, "needs low and high"),
             ({"0.name": "x", "0.kind": "binary", "0.weight": "much"}, "is no number"),
+            ({"0.name": "x", "0.kind": "choice", "0.choices": "facts 1"}, "written as name = worth"),
             ({"0.name": "X", "0.kind": "binary"}, "X, name: String should match"),
             ({"trust": "oracle 1"}, "no source"),
         ],
