@@ -75,7 +75,8 @@ def seed_platform(env: Env, *, engine_urls: tuple[str, ...]) -> Seeded:
 def create_project_with_keys(env: Env, *, name: str, agent_names: tuple[str, ...]) -> dict[str, Any]:
     """Make a project of the admin's team, its policy at the base model, and agents with a key each.
 
-    Returns `project` (slug), `manage_key` (scope manage, of the first agent) and `agent_keys` (agent's slug → secret).
+    Returns `project` (slug), its `url` and `team`, `manage_key` (scope manage, of the first agent) and `agent_keys`
+    (agent's slug → secret).
     """
     admin, _ = _ensure_admin()
     membership = admin.memberships.filter(role=Role.OWNER).order_by("created_at").first()
@@ -85,7 +86,13 @@ def create_project_with_keys(env: Env, *, name: str, agent_names: tuple[str, ...
     agents = [create_agent(project=project, name=agent_name, actor=ACTOR) for agent_name in agent_names]
     keys = {agent.slug: create_key(agent=agent, actor=ACTOR, created_by=admin)[1] for agent in agents}
     _, manage_key = create_key(agent=agents[0], actor=ACTOR, created_by=admin, scope=Scope.MANAGE)
-    return {"project": project.slug, "manage_key": manage_key, "agent_keys": keys}
+    return {
+        "project": project.slug,
+        "team": team.name,
+        "url": f"{env.public_base_url}/p/{project.slug}/",
+        "manage_key": manage_key,
+        "agent_keys": keys,
+    }
 
 
 def _ensure_admin() -> tuple[User, str]:

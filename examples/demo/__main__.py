@@ -17,7 +17,15 @@ from examples.demo.client import ApiError, JsonObject, PlatformClient
 from examples.demo.companion import CompanionReport, keep_calling
 from examples.demo.platform import DemoProject, PlatformError, create_demo_project, start_platform, stop_platform
 from examples.demo.play import Player, Round, play_round
-from examples.demo.report import Iteration, Outcome, render_comparison, render_last_line, render_table
+from examples.demo.report import (
+    Iteration,
+    Outcome,
+    StatusLines,
+    render_comparison,
+    render_last_line,
+    render_next,
+    render_table,
+)
 from examples.weather_agent.tasks import generate_tasks
 
 RUN_TIMEOUT_S = 900
@@ -42,6 +50,7 @@ class Story:
     """What happened, in order."""
 
     rounds: list[Round] = field(default_factory=list)
+    statuses: StatusLines = field(default_factory=StatusLines)
     iterations: list[Iteration] = field(default_factory=list)
 
 
@@ -54,15 +63,15 @@ def say(text: str) -> None:
     print(text, flush=True)
 
 
-async def wait_for_step(platform: PlatformClient, run_id: str, *, step: int) -> JsonObject:
+async def wait_for_step(platform: PlatformClient, run_id: str, *, step: int, statuses: StatusLines) -> JsonObject:
     """Return the run once `step` of it is trained and the version it published is live."""
     deadline = time.monotonic() + RUN_TIMEOUT_S
     status = ""
     while time.monotonic() < deadline:
         run = await platform.get_run(run_id)
-        if run["status_line"] not in {status, ""}:
-            status = run["status_line"]
-            say(f"    run: {status}")
+        status = run["status_line"]
+        if news := statuses.tell(status):
+            say(f"    run: {news}")
         if run["state"] in {"failed", "cancelled"}:
             raise DemoError(f"the run {run['state']}: {run['error']}")
         if run["steps_done"] >= step and await _is_newest_live(platform):
@@ -113,7 +122,7 @@ async def _play_training_tasks(player: Player, settings: Settings, story: Story,
 
 
 async def _finish_round(platform: PlatformClient, run_id: str, story: Story, *, number: int, done: Round) -> None:
-    await wait_for_step(platform, run_id, step=number)
+    await wait_for_step(platform, run_id, step=number, statuses=story.statuses)
     point = (await platform.get_metrics(run_id))[-1]
     story.iterations.append(
         Iteration(
@@ -213,8 +222,8 @@ async def run_demo(settings: Settings) -> int:
         say(f"project {project.slug}: {project.base_url}/p/{project.slug}/")
         outcome = await close_the_loop(project, settings, started=started)
         say("\n" + render_comparison(outcome, n_held_out=settings.n_held_out) + "\n")
-        if settings.keep and process is not None:
-            say(f"the platform keeps running at {project.base_url}; `make stop` ends it")
+        stays = settings.keep or process is None
+        say(render_next(f"{project.base_url}/p/{project.slug}/", base_url=project.base_url, stays=stays) + "\n")
     finally:
         if not settings.keep:
             await stop_platform(process)

@@ -1,8 +1,10 @@
-"""The table and the last line that the demo prints. Pure."""
+"""What the demo prints: the run's status as it changes, the tables, what to do next, the last line. Pure."""
 
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+
+ADVICE = ", complete the open ones"  # where a run's status line passes from what is to what to do
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -15,6 +17,25 @@ class Iteration:
     share_perfect: float
     metrics: dict[str, float]
     seconds: float
+
+
+class StatusLines:
+    """What a run says of itself, without what it said before: each new line, and its advice (behind ", ") once."""
+
+    def __init__(self) -> None:
+        self._last = ""
+        self._advice: set[str] = set()
+
+    def tell(self, status: str) -> str:
+        """Return what is new in the run's status line, "" when nothing is."""
+        if status == self._last:
+            return ""
+        self._last = status
+        words, comma, advice = status.partition(ADVICE)
+        if comma and advice in self._advice:
+            return words
+        self._advice.add(advice)
+        return status
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,6 +97,16 @@ def render_comparison(outcome: Outcome, *, n_held_out: int) -> str:
     )
     lines = [f"{f'{n_held_out} held-out tasks':<22} {'before':>7} {'after':>7}", "-" * 38]
     return "\n".join(lines + [f"{name:<22} {before:>7.2f} {after:>7.2f}" for name, before, after in rows])
+
+
+def render_next(project_url: str, *, base_url: str, stays: bool) -> str:
+    """Return what to do once the loop has closed."""
+    if stays:
+        return f"Look at it: {project_url} (its run, versions and trajectories). `make stop` ends the platform."
+    return (
+        f"Everything is kept. To look at it: `make run`, then {project_url}\n"
+        f"(the console's log-in is printed there); to point an agent of your own at {base_url}/v1, read README.md."
+    )
 
 
 def render_last_line(outcome: Outcome) -> str:

@@ -1,5 +1,6 @@
 """The commands that people type, as far as they need no platform."""
 
+import json
 import socket
 import subprocess
 import sys
@@ -40,6 +41,18 @@ def test_up_is_refused_where_a_platform_runs() -> None:
 def test_seed_says_where_the_secrets_are(capsys: pytest.CaptureFixture[str]) -> None:
     call_command("seed", "--engine-url", "http://127.0.0.1:8100")
     assert "credentials.json" in capsys.readouterr().out
+
+
+def test_a_new_project_is_told_to_scripts_and_to_people(capsys: pytest.CaptureFixture[str]) -> None:
+    call_command("create_project", "Shop", "--agent", "Till")
+    told = capsys.readouterr()
+    made = json.loads(told.out)
+    address = f"{read_env().public_base_url}/p/shop/"
+    assert (made["project"], made["team"], made["url"]) == ("shop", "Home", address)
+    assert set(made["agent_keys"]) == {"till"}
+    assert told.err.startswith(f"Project 'Shop' of the team 'Home': {address}\n")
+    assert "shown this once" in told.err
+    assert made["manage_key"] not in told.err
 
 
 def test_up_tells_of_a_misspelt_variable(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

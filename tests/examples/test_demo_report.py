@@ -5,7 +5,15 @@ from dataclasses import replace
 
 import pytest
 
-from examples.demo.report import Iteration, Outcome, render_comparison, render_last_line, render_table
+from examples.demo.report import (
+    Iteration,
+    Outcome,
+    StatusLines,
+    render_comparison,
+    render_last_line,
+    render_next,
+    render_table,
+)
 
 GOOD = Outcome(
     steps=10,
@@ -60,3 +68,25 @@ def test_tables_show_each_round_and_before_and_after() -> None:
     row = Iteration(number=1, spoken_by="v0", reward=0.2, share_perfect=0.1, metrics={"loss": -0.1}, seconds=50.0)
     assert render_table([row]).splitlines()[-1].split()[:4] == ["1", "v0", "0.20", "0.10"]
     assert render_comparison(GOOD, n_held_out=96).splitlines()[2].split() == ["reward", "0.10", "0.80"]
+
+
+def test_a_runs_advice_is_said_once_and_each_status_once() -> None:
+    statuses = StatusLines()
+    advice = ", complete the open ones on their pages, or wait"
+    told = [
+        statuses.tell(f"waits for trajectories: {words}{advice}")
+        for words in ("0 of 8 ready", "0 of 8 ready", "3 of 8 ready")
+    ]
+    assert told == [
+        f"waits for trajectories: 0 of 8 ready{advice}",
+        "",
+        "waits for trajectories: 3 of 8 ready",
+    ]
+
+
+def test_its_end_says_where_to_look_now() -> None:
+    stays = render_next("http://here/p/demo/", base_url="http://here", stays=True)
+    assert "http://here/p/demo/" in stays
+    assert "make stop" in stays
+    ended = render_next("http://here/p/demo/", base_url="http://here", stays=False)
+    assert "`make run`, then http://here/p/demo/" in ended

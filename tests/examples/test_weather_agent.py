@@ -1,6 +1,12 @@
 """The demo's task: cities apart, a verifier that cannot be talked into a reward, an agent that plays two turns."""
 
 import json
+import os
+import subprocess
+import sys
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import httpx2
@@ -11,6 +17,8 @@ from openai.types.chat import ChatCompletionMessage
 from examples.weather_agent.agent import Episode, play
 from examples.weather_agent.tasks import TRAIN_CITIES, VAL_CITIES, Task, generate_tasks
 from examples.weather_agent.verifier import score, score_answer, score_call
+
+ROOT = Path(__file__).resolve().parents[2]
 
 TASK = Task(question="Is it warm in Oslo?", city="Oslo", tool="get_weather", seed=1, channel="val")
 NUMBER, SKY = TASK.result.split(" degrees and ")
@@ -134,3 +142,68 @@ async def test_an_answer_without_a_call_ends_the_episode() -> None:
 async def test_a_senseless_call_gets_an_error_in_words(name: str, arguments: str, words: str) -> None:
     _, requests = await play_against([call(name, arguments).model_dump(exclude_none=True), {"content": "Sorry."}])
     assert words in requests[1]["messages"][-1]["content"]
+
+
+class Gateway(BaseHTTPRequestHandler):
+    """Answers every call without a tool call, and keeps what was said of the answers."""
+
+    server: "Server"
+
+    def do_POST(self) -> None:
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        self.server.requests.append((self.path, self.headers["Authorization"], body))
+        answer = complete({"content": "It is warm."}, number=len(self.server.requests))
+        told = json.dumps(answer if self.path == "/v1/chat/completions" else {}).encode()
+        self.send_response(200)
+        self.send_header("Content-Type", "application/json")
+        self.end_headers()
+        self.wfile.write(told)
+
+    def log_message(self, *_args: object) -> None:
+        """Stay silent."""
+
+
+class Server(ThreadingHTTPServer):
+    requests: list[tuple[str, str, dict[str, Any]]]
+
+
+def run_by_itself(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "examples.weather_agent", *arguments],
+        cwd=ROOT,
+        env={name: value for name, value in os.environ.items() if name != "CLAW_KEY"} | variables,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_by_itself_it_plays_tasks_and_rewards_each_by_its_answers_id() -> None:
+    with Server(("127.0.0.1", 0), Gateway) as server:
+        server.requests = []
+        Thread(target=server.serve_forever, daemon=True).start()
+        url = f"http://127.0.0.1:{server.server_port}"
+        done = run_by_itself("--url", url, "--tasks", "2", CLAW_KEY="claw-test")
+        server.shutdown()
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1] == "2 tasks, mean reward 0.00"
+    paths = ["/v1/chat/completions", "/api/v1/responses/chatcmpl-1/labels"]
+    paths += ["/v1/chat/completions", "/api/v1/responses/chatcmpl-3/labels"]
+    assert [path for path, _, _ in server.requests] == paths
+    assert {key for _, key, _ in server.requests} == {"Bearer claw-test"}
+    assert server.requests[1][2] == {"value": 0.0, "source": "environment"}
+
+
+def test_by_itself_it_says_what_it_misses() -> None:
+    assert "set CLAW_KEY or pass --key" in run_by_itself().stderr
+    with Server(("127.0.0.1", 0), Gateway) as closed:
+        url = f"http://127.0.0.1:{closed.server_port}"
+    refused = run_by_itself("--url", url, "--key", "claw-test")
+    assert (refused.returncode, f"the platform at {url} did not answer" in refused.stderr) == (1, True)
+
+
+def test_what_runs_by_itself_is_told_with_its_command() -> None:
+    told = (ROOT / "examples" / "README.md").read_text()
+    names = [path.parent.name for path in (ROOT / "examples").glob("*/__main__.py")]
+    assert len(names) == 3
+    assert [name for name in names if f"-m examples.{name}" not in told and f"`make {name}`" not in told] == []

@@ -1,6 +1,8 @@
 """What a person reads once the platform is healthy: where to look, and how to point an agent at it."""
 
 import json
+import shlex
+import sys
 from dataclasses import dataclass
 
 OPENCLAW_NEEDS = 13_000  # tokens of its first request
@@ -56,11 +58,18 @@ def _curl(welcome: Welcome) -> str:
     return "\n".join(
         [
             "  Try it:",
+            *([] if welcome.api_key else [f"    export CLAW_KEY=$({_read_key(welcome.credentials_file)})"]),
             f"    curl {welcome.base_url}/v1/chat/completions \\",
             f'      -H "Authorization: Bearer {welcome.api_key or "$CLAW_KEY"}" -H "Content-Type: application/json" \\',
             "      -d '" + json.dumps(FIRST_CALL) + "'",
         ]
     )
+
+
+def _read_key(credentials_file: str) -> str:
+    """Return the command that prints the kept key: Python is there, jq may not be."""
+    return f"""{shlex.quote(sys.executable)} -c 'import json, sys; print(json.load(open(sys.argv[1]))["agent_key"])' \\
+      {shlex.quote(credentials_file)}"""
 
 
 def _openclaw(welcome: Welcome) -> str:

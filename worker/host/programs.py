@@ -18,6 +18,7 @@ PGDATA = "pgdata"
 SERVICES = ("postgres", "valkey")
 PROGRAM_START_S = 5  # a Python program that lacks something says so within its imports
 _STOP_WAIT_S = {"web": 20, "train": 20, "engine": 15, "postgres": 60}
+_PRIORITIES = {"engine": 20}  # it stops after whoever asks it: answers that are on their way get their end
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +56,13 @@ def _program(name: str, command: str, *, variables: dict[str, str], where: str) 
         raise HostError(f"{where}: the variable {error} is not known") from error
     except ValueError as error:
         raise HostError(f"{where}: {error}") from error
-    return Program(name=name, command=words, stop_wait_s=_STOP_WAIT_S.get(name, 10), start_s=PROGRAM_START_S)
+    return Program(
+        name=name,
+        command=words,
+        priority=_PRIORITIES.get(name, 50),
+        stop_wait_s=_STOP_WAIT_S.get(name, 10),
+        start_s=PROGRAM_START_S,
+    )
 
 
 def postgres_program(data_dir: Path, *, say: Callable[[str], None]) -> Program:

@@ -5,6 +5,7 @@ Knows torch's process group; knows nothing of training.
 
 import os
 import signal
+import socket
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,6 +14,7 @@ from pathlib import Path
 import deepspeed
 import torch
 import torch.distributed as dist
+from deepspeed.constants import default_pg_timeout
 from torch import Tensor
 
 from apps.core.contracts.training import STOP_FILE, beat_file
@@ -21,6 +23,7 @@ from worker.trainer.files import SIGNAL_MARK
 
 BACKENDS = {"cpu": "gloo", "cuda": "nccl"}
 BEAT_EVERY_S = 1.0
+LOOPBACK = "127.0.0.1"
 SHARED_MEMORY = Path("/dev/shm")  # noqa: S108  Linux's, where shm_open puts its names
 
 
@@ -100,12 +103,42 @@ def drop_shared_name(rank: int) -> None:
     (SHARED_MEMORY / f"deepspeed_allreduce_buffer_{os.getuid()}_{meeting}_{rank}").unlink(missing_ok=True)
 
 
+def meet_on_this_host(ranks: Ranks) -> None:
+    """Start the process group of ranks that are all on one host, where nobody outside it can reach them.
+
+    By itself torch's store listens on every interface, and so may gloo and NCCL. Rank 0 gives the store a socket that
+    is bound to the loopback address already.
+    """
+    name = find_loopback()
+    for variable in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):
+        os.environ.setdefault(variable, name)
+    port = int(os.environ["MASTER_PORT"])
+    listening = socket.create_server((LOOPBACK, port)).detach() if ranks.is_main else None  # the store closes it
+    store = dist.TCPStore(LOOPBACK, port, ranks.count, is_master=ranks.is_main, master_listen_fd=listening)
+    dist.init_process_group(
+        BACKENDS[ranks.device.type],
+        store=store,
+        rank=ranks.index,
+        world_size=ranks.count,
+        timeout=default_pg_timeout,
+        device_id=ranks.device if ranks.device.type == "cuda" and ranks.count > 1 else None,  # as DeepSpeed has it
+    )
+
+
+def find_loopback() -> str:
+    """Return the name of the loopback interface: `lo` on Linux, `lo0` on others."""
+    names = [name for _, name in socket.if_nameindex()]
+    return "lo" if "lo" in names else "lo0"
+
+
 @contextmanager
 def process_group(run_dir: Path, *, device: str) -> Iterator[Ranks]:
     """Join the ranks' process group and leave it again."""
     ranks = Ranks(run_dir, device=device)
     if ranks.device.type == "cuda":
         torch.cuda.set_device(ranks.device)
+    if ranks.count == int(os.environ.get("LOCAL_SIZE", "0")):  # the launcher's word for how many are on this host
+        meet_on_this_host(ranks)
     deepspeed.init_distributed(dist_backend=BACKENDS[device], verbose=False)
     ranks.barrier()
     drop_shared_name(ranks.index)

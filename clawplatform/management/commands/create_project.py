@@ -1,4 +1,7 @@
-"""`manage.py create_project`: a project with policy, agents and keys, for scripts. Prints the secrets as JSON, once."""
+"""`manage.py create_project`: a project with policy, agents and keys.
+
+Standard output is one line of JSON, for scripts; what a person wants to know beside it goes to standard error.
+"""
 
 import json
 from typing import Any
@@ -18,10 +21,16 @@ class Command(BaseCommand):
         parser.add_argument("--agent", action="append", default=[], help="name of an agent; may be repeated")
 
     def handle(self, *_args: Any, **options: Any) -> None:
+        env = read_env()
         try:
             made = create_project_with_keys(
-                read_env(), name=options["name"], agent_names=tuple(options["agent"]) or ("First agent",)
+                env, name=options["name"], agent_names=tuple(options["agent"]) or ("First agent",)
             )
         except ServiceError as error:
             raise CommandError(error.message) from error
         self.stdout.write(json.dumps(made))
+        self.stderr.write(
+            f"Project {options['name']!r} of the team {made['team']!r}: {made['url']}\n"
+            "The keys above are shown this once. More are made on the page of an agent, under the project's Agents.",
+            style_func=str,
+        )

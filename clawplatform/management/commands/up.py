@@ -36,7 +36,7 @@ class Command(BaseCommand):
             self._say(f"nothing reads {name}: do you mean {nearest}?")
         has_engine = not options["no_engine"] and not env.engine_urls
         try:
-            with lock.hold(env.data_dir):
+            with lock.hold(env.data_dir, url=f"{env.public_base_url}/"):
                 for number in (signal.SIGTERM, signal.SIGINT):  # SIGINT too: background jobs start deaf to it
                     signal.signal(number, _interrupt)
                 _check_parts(env, has_engine=has_engine)

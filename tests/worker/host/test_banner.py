@@ -1,6 +1,8 @@
 """What a person reads once the platform is healthy."""
 
+import subprocess
 from dataclasses import replace
+from pathlib import Path
 
 from worker.host.banner import Welcome, render_banner
 
@@ -41,6 +43,16 @@ def test_later_starts_show_none_but_say_where_they_are() -> None:
     text = render_banner(replace(FIRST, password="", api_key=""))
     assert "$CLAW_KEY" in text
     assert "/data/credentials.json" in text
+
+
+def test_what_a_later_start_says_of_the_key_can_be_pasted(tmp_path: Path) -> None:
+    kept = tmp_path / "its own folder" / "credentials.json"
+    kept.parent.mkdir()
+    kept.write_text('{"agent_key": "claw-kept"}')
+    lines = render_banner(replace(FIRST, api_key="", credentials_file=str(kept))).splitlines()
+    start = next(number for number, line in enumerate(lines) if "export CLAW_KEY=" in line)
+    pasted = "\n".join([*lines[start : start + 2], 'printf %s "$CLAW_KEY"'])
+    assert subprocess.run(["bash", "-c", pasted], capture_output=True, text=True, check=True).stdout == "claw-kept"
 
 
 def test_a_start_without_an_engine_says_so() -> None:

@@ -14,11 +14,12 @@ import psycopg
 import pytest
 import redis
 
-from worker.host import startup, supervisor
+from worker.host import health, startup, supervisor
 from worker.host.errors import HostError
 from worker.host.leftovers import find_leftovers, stop_leftovers
 from worker.host.sockets import postgres_socket_dir, valkey_socket
 from worker.host.startup import Plan, Platform
+from worker.tasks.trainer_process import find_free_port
 
 
 def wait_for(is_true: Callable[[], bool], *, timeout_s: float = 20) -> None:
@@ -114,6 +115,43 @@ def test_a_dead_child_is_said_with_its_log_and_restarted(
         wait_for(lambda: platform.supervisor.states()["web"].pid not in {0, before})
     words = next(line for line in said if line.startswith("web ha"))
     assert "web.log" in words
+
+
+ENGINE = """
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+ThreadingHTTPServer(("127.0.0.1", {port}), SimpleHTTPRequestHandler).serve_forever()
+"""
+WEB = """
+import signal, time, urllib.request
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Thread
+def end(*_):
+    time.sleep(1)
+    Path("last-word").write_text(urllib.request.urlopen("http://127.0.0.1:{port}/healthz").read().decode())
+    raise SystemExit
+signal.signal(signal.SIGTERM, end)
+server = ThreadingHTTPServer(("127.0.0.1", {web_port}), SimpleHTTPRequestHandler)
+Thread(target=server.serve_forever, daemon=True).start()
+signal.pause()
+"""
+
+
+def test_the_engine_stops_after_whoever_has_an_answer_of_it_on_its_way(
+    plan: Plan, platform: Platform, free_port: int
+) -> None:
+    engine_port = find_free_port()
+    (plan.root / "engine.py").write_text(ENGINE.format(port=engine_port))
+    (plan.root / "web.py").write_text(WEB.format(port=engine_port, web_port=free_port))
+    (plan.root / "Procfile").write_text("web: ${PYTHON} web.py\nengine: ${PYTHON} engine.py\n")
+    platform.plan = replace(plan, engine_port=engine_port, model="model")
+    platform.start_services()
+    platform.start_engine()
+    platform.start_programs()
+    urls = [f"http://127.0.0.1:{port}/healthz" for port in (free_port, engine_port)]
+    wait_for(lambda: not any(map(health.check_http, urls)))
+    platform.stop()
+    assert (plan.root / "last-word").read_text() == "up"
 
 
 def test_a_program_that_cannot_start_ends_the_start_with_its_log(

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from apps.core.contracts.checksum import hash_folder
@@ -97,6 +98,12 @@ class Trainer:
             time.sleep(0.1)
         return False
 
+    def listens_at(self) -> set[str]:
+        """The addresses at which processes of the group can be reached."""
+        group = [process for process in psutil.process_iter() if _find_group(process.pid) == self.process.pid]
+        found = [connection for process in group for connection in process.net_connections(kind="inet")]
+        return {connection.laddr.ip for connection in found if connection.status == psutil.CONN_LISTEN}
+
     def shares_memory(self) -> bool:
         """Whether memory that its ranks shared has a name, by which it stays when they are gone."""
         return any(SHARED_MEMORY.glob(f"*_{self.port}_*"))
@@ -104,6 +111,13 @@ class Trainer:
 
 SHARED_MEMORY = Path("/dev/shm")  # noqa: S108  where Linux has it
 StartTrainer = Callable[..., Trainer]
+
+
+def _find_group(pid: int) -> int | None:
+    try:
+        return os.getpgid(pid)
+    except ProcessLookupError:
+        return None
 
 
 def _free_port() -> int:
@@ -340,6 +354,7 @@ def test_a_loss_that_is_not_a_number_publishes_nothing(start: StartTrainer) -> N
 def test_a_killed_rank_fails_the_run_in_words(start: StartTrainer) -> None:
     trainer = start(steps=(), n_processes=2)
     trainer.wait_for("ready", step=0)
+    assert trainer.listens_at() == {"127.0.0.1"}  # nobody outside this host reaches its ranks
     pattern = "worker.trainer.rank .*/run$"
     found = subprocess.run(
         ["pgrep", "-g", str(trainer.process.pid), "-f", pattern], capture_output=True, text=True, check=True
