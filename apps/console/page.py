@@ -138,18 +138,22 @@ class Page:
         shared = {"page": self, "project": self.project, "section": section}
         return render(self.request, template, {**shared, **context}, status=status)
 
-    def done(self, message: str, *, to: str, undo: str = "", follow: str = "", warning: str = "") -> HttpResponse:
+    def done(
+        self, message: str, *, to: str, undo: str = "", follow: str = "", warning: str = "", passing: bool = False
+    ) -> HttpResponse:
         """After a change without a fragment to show: say so and go to `to`.
 
         `undo` is an address to post to; `follow` is the page of what goes on in the background; `warning` is what may
-        have been a slip.
+        have been a slip; `passing`: the page that it leads to tells how it goes on, and the message goes with the first
+        news.
         """
         if warning:
             messages.warning(self.request, f"{warning[0].upper()}{warning[1:]}")
         if self.is_htmx:
             return with_toast(HttpResponse(status=204, headers={"HX-Redirect": to}), message, undo=undo)
         more = format_html(' <a href="{}">Follow it</a>', follow) if follow else ""
-        messages.success(self.request, format_html("{}{}", message, more), extra_tags=undo)
+        tags = undo or ("passing" if passing else "")
+        messages.success(self.request, format_html("{}{}", message, more), extra_tags=tags)
         return redirect(to)
 
 

@@ -67,7 +67,7 @@ function options(box, curve) {
     legend: { show: false },
     scales: {
       x: { time: false, range: (_plot, low, high) => (low === high ? [low - 0.5, high + 0.5] : [low, high]) },
-      y: { range: (_plot, low, high) => (low === high ? around(low) : uPlot.rangeNum(low, high, 0.1, true)) },
+      y: { range: (_plot, low, high) => above(curve.from_zero, low === high ? around(low) : uPlot.rangeNum(low, high, 0.1, true)) },
     },
     axes: [
       { ...axis, size: 24, space: 50, grid: { show: false }, incrs: [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000] },
@@ -82,6 +82,11 @@ function options(box, curve) {
 function around(value) {
   const margin = Math.abs(value) / 10 || 1;
   return [value - margin, value + margin];
+}
+
+// What cannot be negative stands on an axis without negative numbers.
+function above(isFromZero, [low, high]) {
+  return isFromZero ? [Math.max(0, low), high] : [low, high];
 }
 
 // A canvas cannot read light-dark(): let the browser compute the colour.

@@ -76,12 +76,18 @@ function isBusy(part) {
   return Boolean(part.querySelector("details[open]:not(.menu)"));
 }
 
+// What was said when the page came goes with the first news of how it went on.
+function dropPassing() {
+  for (const said of document.querySelectorAll("[data-passing]")) said.remove();
+}
+
 function replacePart(part, fresh) {
   if (!fresh || part.dataset.seen === fresh.innerHTML || isBusy(part)) return;
   if (part.tagName !== fresh.tagName) {
     replaceSheet(part, fresh);
     return;
   }
+  if (part.textContent !== fresh.textContent) dropPassing();
   part.dataset.seen = fresh.innerHTML;
   const focused = part.contains(document.activeElement) ? document.activeElement.id : "";
   part.replaceChildren(...adopt(fresh));

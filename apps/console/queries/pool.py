@@ -32,6 +32,10 @@ class Readiness:
     recipe: RecipeConfig | None = None
 
     @property
+    def is_refused(self) -> bool:
+        return bool(self.found and self.found.refusal)
+
+    @property
     def n_missing(self) -> int:
         return self.found.count_missing(self.recipe) if self.found and self.recipe else 0
 

@@ -15,7 +15,17 @@ from apps.core.ids import is_id
 from apps.core.paging import Page as KeysetPage
 from apps.core.paging import page_newest_first
 from apps.registry.models import Alias, AliasName, Version, VersionState
-from apps.training.models import Attempt, Batch, BatchState, BatchTrajectory, Metric, Run, RunEvent, RunState
+from apps.training.models import (
+    ACTIVE_STATES,
+    Attempt,
+    Batch,
+    BatchState,
+    BatchTrajectory,
+    Metric,
+    Run,
+    RunEvent,
+    RunState,
+)
 from apps.training.queries import MEAN, find_hidden_steps, hide_means
 from apps.trajectories.blindness import NOTHING, Hidden
 
@@ -72,9 +82,12 @@ class Curve:
         )
 
 
+BELOW_ZERO = frozenset({"reward_mean", "loss", "margin", "reward_good", "reward_bad", "mean_logprob_diff"})
+"""Charts whose values may be negative; all others stand on an axis from 0."""
+
 CHARTS: tuple[tuple[str, str, str, str], ...] = (
-    ("reward_mean", "Reward", "", "Mean reward of the batch"),
-    ("loss", "Loss", "", "What the recipe makes small"),
+    ("reward_mean", "Reward", "", "Mean reward of the batch, −1 to 1: this is what should rise"),
+    ("loss", "Loss", "", "What the recipe makes small; with rewards it hovers about 0 and says little"),
     (
         "accuracy",
         "Accuracy",
@@ -84,19 +97,39 @@ CHARTS: tuple[tuple[str, str, str, str], ...] = (
     ("margin", "Margin", "", "How much more the policy likes good answers than bad ones, measured from the base model"),
     ("reward_good", "Liking of good ones", "", "Log-ratio of good answers to the base model, times beta"),
     ("reward_bad", "Liking of bad ones", "", "The same of bad answers"),
-    ("kl", "KL", "nats", "Distance from the policy that spoke (k3 estimate)"),
-    ("ratio_mean", "Ratio, mean", "", "New over engine's probability; 1 means on-policy"),
-    ("ratio_max", "Ratio, max", "", "The farthest token"),
-    ("ess", "Effective sample size", "", "1 means that every sample counts the same"),
+    ("kl", "KL", "nats", "Distance from the policy that spoke (k3 estimate): small is calm, a leap is a warning"),
+    ("ratio_mean", "Ratio, mean", "", "New over engine's probability; near 1 the answers are the policy's own"),
+    (
+        "ratio_max",
+        "Ratio, max",
+        "",
+        "The same of the farthest token; far above the mean, single tokens have moved a lot",
+    ),
+    ("ess", "Effective sample size", "", "1: every sample counts the same; near 0 a few decide alone"),
     ("entropy", "Entropy", "nats", "At the sampling temperature; near 0 the policy has stopped exploring"),
-    ("clip_fraction", "Clipped", "", "Share of tokens outside the clip range"),
-    ("value_loss", "Critic's loss", "", "How far the critic's expectations were from what came"),
-    ("masked_fraction", "Masked", "", "Share of tokens that the correction gives no weight"),
+    (
+        "clip_fraction",
+        "Clipped",
+        "",
+        "Share of tokens that moved beyond the clip range and stop teaching; 0 on fresh answers is good",
+    ),
+    ("value_loss", "Critic's loss", "", "How far the critic's expectations were from what came; it should fall"),
+    ("masked_fraction", "Masked", "", "Share of tokens that the correction gives no weight; 0 is good"),
     ("step_scale", "Optimizer step taken", "", "What the guard of the sample size left of each step, on average"),
     ("reference_kl", "KL to the base", "nats", "Estimated distance to the base model; 0 where no recipe asks for it"),
-    ("grad_norm", "Gradient norm", "", "Before clipping"),
-    ("mean_logprob_diff", "Trainer − engine", "nats", "Mean gap of log-probs before any update"),
-    ("staleness_mean", "Staleness", "versions", "How far behind the speaking version was, on average"),
+    ("grad_norm", "Gradient norm", "", "Before clipping; a leap is a warning"),
+    (
+        "mean_logprob_diff",
+        "Trainer − engine",
+        "nats",
+        "Mean gap of log-probs before any update; near 0 both compute the same",
+    ),
+    (
+        "staleness_mean",
+        "Staleness",
+        "versions",
+        "How many versions behind the speaking one was, on average; 0 is fresh",
+    ),
     ("tokens_per_s", "Tokens/s", "", "Computed by the trainer"),
     ("seconds", "Trainer's time", "s", "Of a training step, without waiting for data and engines"),
 )
@@ -164,6 +197,11 @@ def find_run(project: Project, run_id: str) -> Run:
     if run is None:
         raise NotFound("this project has no such run")
     return run
+
+
+def find_active(project: Project) -> Run | None:
+    """Return the run that is under way, which no second one may join."""
+    return Run.objects.filter(project=project, state__in=ACTIVE_STATES).first()
 
 
 def read_run(run: Run, *, hidden: Hidden = NOTHING) -> RunView:
@@ -286,6 +324,7 @@ def curve_data(curves: Sequence[Curve]) -> list[dict[str, object]]:
             "steps": curve.steps,
             "values": curve.values,
             "lost": curve.lost if curve.has_lost else None,
+            "from_zero": curve.name not in BELOW_ZERO,
         }
         for curve in curves
     ]

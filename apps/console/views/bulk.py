@@ -34,7 +34,7 @@ def start(page: Page) -> HttpResponse:
         ids=ids,
         query=form.get("query", "") if is_all else None,
     )
-    return page.done(f"Started: {action.words}", to=page.url("bulk_job", job.pk))
+    return page.done(f"Started: {action.words}", to=page.url("bulk_job", job.pk), passing=True)
 
 
 def _read_settings(action: str, form: QueryDict) -> dict[str, Any]:
@@ -91,7 +91,7 @@ def undo(page: Page, job_id: str) -> HttpResponse:
     """Take a whole job back."""
     found = _find_job(page, job_id)
     services.undo_job(caller=page.caller, job=found, action=ACTIONS[found.action])
-    return page.done("Taking it back", to=page.url("bulk_job", found.pk))
+    return page.done("Taking it back", to=page.url("bulk_job", found.pk), passing=True)
 
 
 def _find_job(page: Page, job_id: str) -> BulkJob:

@@ -64,7 +64,7 @@ def _launch(page: Page) -> HttpResponse:
         except ServiceError as error:
             form.add_error(error.field, error.message.removeprefix(f"{error.field}: "))
         else:
-            return page.done(f"{run} is queued.", to=page.url("run", run.id))
+            return page.done(f"{run} is queued.", to=page.url("run", run.id), passing=True)
     return _render_form(page, form, status=400)
 
 
@@ -81,6 +81,7 @@ def _render_form(page: Page, form: RunForm, *, status: int = 200, fits: bool = F
         "console/new_run.html",
         form=form,
         readiness=readiness,
+        in_the_way=queries.find_active(page.project),
         outlook=read_outlook(page.project, recipe=form.recipe),
         curl=curl("POST", "/api/v1/runs", body),
         status=status,
@@ -119,7 +120,7 @@ def cancel(page: Page, run_id: str) -> HttpResponse:
     """Stop a run; its checkpoint stays."""
     found = queries.find_run(page.project, run_id)
     cancel_run(run=found, caller=page.caller)
-    return page.done("Stopping after a checkpoint.", to=page.url("run", run_id))
+    return page.done("Stopping after a checkpoint.", to=page.url("run", run_id), passing=True)
 
 
 @project_page("POST", role=Role.TRAINER)
@@ -127,4 +128,4 @@ def resume(page: Page, run_id: str) -> HttpResponse:
     """Go on from the last checkpoint."""
     found = queries.find_run(page.project, run_id)
     resume_run(run=found, caller=page.caller)
-    return page.done("Queued again; it goes on from its last checkpoint.", to=page.url("run", run_id))
+    return page.done("Queued again; it goes on from its last checkpoint.", to=page.url("run", run_id), passing=True)

@@ -122,7 +122,7 @@ def _start_import(page: Page) -> HttpResponse:
         )
     except ServiceError as error:
         return _render_imports(page, error=error.message, status=error.status)
-    return page.done("The file is being imported.", to=page.url("import", source.id))
+    return page.done("The file is being imported.", to=page.url("import", source.id), passing=True)
 
 
 def _render_imports(page: Page, *, error: str = "", status: int = 200) -> HttpResponse:

@@ -1,5 +1,7 @@
 """Runs: the list, the form, one run, its batches."""
 
+import json
+import re
 from collections.abc import Callable
 from datetime import timedelta
 from urllib.parse import parse_qsl
@@ -12,7 +14,7 @@ from rest_framework.test import APIClient
 
 from apps.accounts.access import Caller
 from apps.accounts.models import Agent, Project, User
-from apps.console.queries.runs import POINTS_SHOWN, read_curves, read_progress
+from apps.console.queries.runs import CHARTS, POINTS_SHOWN, read_curves, read_progress
 from apps.core.ids import new_id
 from apps.feedback.queues.filling import add_trajectories
 from apps.feedback.queues.services import create_queue
@@ -469,3 +471,26 @@ def test_the_page_costs_the_same_for_many_runs(
     with django_assert_max_num_queries(10):  # type: ignore[attr-defined]
         page = viewer_browser.get("/p/shop/runs").content.decode()
     assert page.count("/p/shop/runs/run_") >= 20
+
+
+def test_a_run_in_the_way_is_named_and_nothing_can_be_launched_beside_it(
+    trainer_browser: Client, ready: list[Trajectory], run: Run
+) -> None:
+    html = trainer_browser.get("/p/shop/runs/new").text
+    assert f'<a href="/p/shop/runs/{run.pk}">Go to that run</a>' in html
+    assert re.search(r"<button[^>]*disabled[^>]*>Launch run</button>", html)
+    Run.objects.filter(pk=run.pk).update(state=RunState.CANCELLED)
+    html = trainer_browser.get("/p/shop/runs/new").text
+    assert "Go to that run" not in html
+    assert re.search(r"<button class=\"button primary big\">Launch run</button>", html)
+
+
+def test_each_chart_says_what_it_is_and_whether_it_may_be_negative(
+    viewer_browser: Client, run: Run, attempt: Attempt
+) -> None:
+    Metric.objects.create(run=run, attempt=attempt, step=1, values={"loss": -0.5, "kl": 0.0})
+    html = viewer_browser.get(f"/p/shop/runs/{run.pk}").text
+    for hint in (hint for name, _, _, hint in CHARTS if name in {"loss", "kl"}):
+        assert f'<p class="small faint">{hint}</p>' in html
+    data = json.loads(html.split('id="curve-data"')[1].split(">", 1)[1].split("</script>")[0])
+    assert {curve["name"]: curve["from_zero"] for curve in data} == {"loss": False, "kl": True}
