@@ -51,9 +51,9 @@ class Kind:
 
 @dataclass(frozen=True, kw_only=True)
 class Folded:
-    """What recorders did: seconds from first to last, and the first one's processor time a call."""
+    """What recorders did: calls a second from their first commit to their last, and their processor time a call."""
 
-    seconds: float
+    per_s: float
     cpu_ms: float
 
 
@@ -170,7 +170,10 @@ def find_conversation(record: "ExchangeRecord") -> str:
 
 
 def fold(n_recorders: int, *, n_calls: int, env: dict[str, str], log: Path) -> Folded:
-    """Fold all that is pending with so many recorders, each a process."""
+    """Fold all that is pending with so many recorders, each a process.
+
+    Calls of the first commit count for nothing: when they were begun is not known.
+    """
     from django.db.models import Max, Min  # noqa: PLC0415
 
     from apps.trajectories.models import Exchange, Step  # noqa: PLC0415
@@ -190,9 +193,12 @@ def fold(n_recorders: int, *, n_calls: int, env: dict[str, str], log: Path) -> F
     aside, made = Exchange.objects.set_aside().count(), Step.objects.count() - n_steps
     if (aside, made) != (0, n_calls):
         raise SystemExit(f"{n_calls} calls became {made} steps; {aside} were set aside")
-    ends = Exchange.objects.exclude(pk__in=done).aggregate(first=Min("folded_at"), last=Max("folded_at"))
+    folded = Exchange.objects.exclude(pk__in=done)
+    ends = folded.aggregate(first=Min("folded_at"), last=Max("folded_at"))
+    n_timed = folded.filter(folded_at__gt=ends["first"]).count()
     return Folded(
-        seconds=(ends["last"] - ends["first"]).total_seconds(), cpu_ms=1000 * used_s / max(1, n_calls - n_begun)
+        per_s=n_timed / (ends["last"] - ends["first"]).total_seconds(),
+        cpu_ms=1000 * used_s / max(1, n_calls - n_begun),
     )
 
 
@@ -222,7 +228,7 @@ def measure(kind: Kind, keys: list[Any], options: argparse.Namespace, *, world: 
         inserted_s += asyncio.run(insert(records)) / 2
         folds.append(fold(n_recorders, n_calls=len(records), env=world.env, log=world.folder / "recorder.log"))
     n_calls = len(keys) * options.sessions * options.turns
-    one, two = (n_calls / folded.seconds for folded in folds)
+    one, two = (folded.per_s for folded in folds)
     per_s, cpu_ms = write_by_gateway(kind, world.gateway, n_turns=options.turns, folder=world.folder)
     return Result(
         kind=kind.name,
@@ -250,7 +256,7 @@ def render(result: Result) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.recorder", description=__doc__)
     parser.add_argument("--agents", type=int, default=4)
-    parser.add_argument("--sessions", type=int, default=10, help="of each agent, side by side")
+    parser.add_argument("--sessions", type=int, default=20, help="of each agent, side by side")
     parser.add_argument("--turns", type=int, default=20, help="of each session")
     options = parser.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="claw-bench-")).resolve()
