@@ -2,7 +2,16 @@
 
 import { startCharts } from "./charts.js";
 import { startColumns } from "./columns.js";
-import { startConfirm, startCopy, startFilters, startMenus, startPlaces, startScrollers, startTabs } from "./controls.js";
+import {
+  startConfirm,
+  startCopy,
+  startFilters,
+  startMenus,
+  startPlaces,
+  startRefusals,
+  startScrollers,
+  startTabs,
+} from "./controls.js";
 import { startKeys } from "./keys.js";
 import { startLive } from "./live.js";
 import { startMarks } from "./marks.js";
@@ -19,6 +28,7 @@ startMenus();
 startTabs(document);
 startCopy();
 startConfirm();
+startRefusals();
 startFilters();
 startScrollers();
 startPlaces();

@@ -112,6 +112,19 @@ export function startFilters() {
   }
 }
 
+// A button that the page may refuse stands as the page's latest word has it; the button itself is never replaced, since a
+// press that began on the old one would be lost.
+export function startRefusals() {
+  for (const event of ["htmx:afterSettle", "live:refreshed"]) document.addEventListener(event, showRefusals);
+}
+
+function showRefusals() {
+  for (const button of document.querySelectorAll("[data-unless]")) {
+    button.disabled = Boolean(document.querySelector(button.dataset.unless));
+    document.getElementById(button.getAttribute("aria-describedby")).hidden = !button.disabled;
+  }
+}
+
 export function startConfirm() {
   document.addEventListener("submit", (event) => {
     const question = event.submitter?.dataset.confirm ?? event.target.dataset.confirm;

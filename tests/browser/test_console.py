@@ -116,6 +116,7 @@ async def test_a_new_run_shows_its_button_all_the_time_and_says_what_was_chosen_
         for place in ("0", "document.body.scrollHeight / 2"):
             await page.evaluate(f"window.scrollTo(0, {place})")
             await expect(launch).to_be_in_viewport(ratio=1)
+        assert await page.evaluate("getComputedStyle(document.querySelector('.tall > .sticky')).overflowY") == "visible"
     await page.set_viewport_size({"width": 1360, "height": 860})
     assert await page.get_by_label("Learns from").evaluate(FITS)
     for algorithm in ("hindsight", "sft", "preference"):
@@ -201,9 +202,14 @@ async def test_a_run_is_launched_and_its_curve_moves(
     await page.get_by_label("Reward, at least").fill("0.5")
     await page.get_by_label("Reward, at least").blur()
     await expect(page.locator(".ready-count")).to_have_text("8", timeout=SOON_MS)
+    await expect(page.get_by_role("button", name="Launch run")).to_be_disabled()  # all that is left is worth the same
+    await expect(page.locator("#launch-why")).to_be_visible()
     await page.get_by_label("Reward, at least").fill("")
+    await page.get_by_label("Reward, at least").blur()
+    await expect(page.locator("#launch-why")).to_be_hidden(timeout=SOON_MS)
     await page.get_by_role("button", name="Launch run").click()
     await page.wait_for_url("**/runs/run_*")
+    await expect(page.locator("[data-passing]")).to_have_count(0, timeout=SOON_MS)  # "queued" goes once it is not so
 
     chart = page.locator("#chart-loss.is-drawn")
     await expect(chart).to_have_attribute("data-points", "2", timeout=60_000)

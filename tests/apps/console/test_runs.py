@@ -482,7 +482,20 @@ def test_a_run_in_the_way_is_named_and_nothing_can_be_launched_beside_it(
     Run.objects.filter(pk=run.pk).update(state=RunState.CANCELLED)
     html = trainer_browser.get("/p/shop/runs/new").text
     assert "Go to that run" not in html
-    assert re.search(r"<button class=\"button primary big\">Launch run</button>", html)
+    assert not re.search(r"<button[^>]* disabled[^>]*>Launch run</button>", html)
+
+
+def test_what_would_be_refused_cannot_be_launched_and_too_few_is_told_beside_it(
+    trainer_browser: Client, ready: list[Trajectory], run: Run
+) -> None:
+    given = form(**{"recipe.trajectories_per_step": "48", "selection.min_reward": "0.9"})
+    html = trainer_browser.get("/p/shop/runs/new", given).text
+    assert "data-refused" in html
+    assert "Too few for the first step" in html
+    Run.objects.filter(pk=run.pk).update(state=RunState.CANCELLED)
+    html = trainer_browser.get("/p/shop/runs/new", given).text  # all that is left is worth the same
+    assert re.search(r"<button[^>]* disabled>Launch run</button>", html)
+    assert re.search(r'id="launch-why">A launch would be refused now', html)
 
 
 def test_each_chart_says_what_it_is_and_whether_it_may_be_negative(
