@@ -13,9 +13,12 @@ N = TypeVar("N", int, float)
 def pack_ids(ids: Sequence[int]) -> bytes:
     """Return token ids as int32, (T,) → 4T bytes. Raises OverflowError for an id that does not fit, or is none."""
     try:
-        return struct.pack(f"<{len(ids)}i", *ids)  # in half of an array's time
+        data = struct.pack(f"<{len(ids)}I", *ids)  # in half of an array's time; refuses what is negative
     except struct.error as error:
         raise OverflowError(str(error)) from error
+    if not data[ID_BYTES - 1 :: ID_BYTES].isascii():  # a highest bit, which as int32 makes a number negative
+        raise OverflowError(f"an id is {2**31} or more")
+    return data
 
 
 def unpack_ids(data: bytes) -> list[int]:

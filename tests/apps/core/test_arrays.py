@@ -1,5 +1,7 @@
 """Packed ids and log-probs."""
 
+from typing import Any
+
 import pytest
 
 from apps.core.contracts.arrays import pack_ids, pack_logprobs, unpack_ids, unpack_logprobs
@@ -19,6 +21,8 @@ def test_a_cut_array_is_refused() -> None:
         unpack_ids(b"\x01\x00\x00")
 
 
-def test_an_id_beyond_int32_is_refused() -> None:
+@pytest.mark.parametrize("odd", [-1, 2**31, 2**40, -(2**31), 1.0, "a"])
+def test_what_is_no_token_id_is_refused(odd: Any) -> None:
     with pytest.raises(OverflowError):
-        pack_ids([2**31])
+        pack_ids([5, odd, 5])
+    assert unpack_ids(pack_ids([2**31 - 1, 0])) == [2**31 - 1, 0]

@@ -100,10 +100,11 @@ def test_logprobs_are_rounded_to_float32_and_no_further() -> None:
     assert capture.packed_tokens().logprobs == (pack_logprobs(logprobs),)
 
 
-def test_an_engine_that_sends_nonsense_for_ids_makes_no_exact_record() -> None:
+@pytest.mark.parametrize("nonsense", [2**40, -1])
+def test_an_engine_that_sends_nonsense_for_ids_makes_no_exact_record(nonsense: int) -> None:
     capture = make_capture()
     answer = json.loads((SAMPLES / "plain_whole.json").read_bytes())
-    answer["choices"][0]["token_ids"][0] = 2**40
+    answer["choices"][0]["token_ids"][0] = nonsense
     capture.take_whole(answer)
 
     assert capture.packed_tokens() == make_capture().packed_tokens()
