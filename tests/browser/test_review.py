@@ -234,7 +234,7 @@ async def test_what_was_empty_has_its_first_row_without_a_reload(
         add_trajectories(caller=caller, queue=queue, ids=[add_trajectory(title="first").pk])
 
     await sync_to_async(add_one)()
-    await expect(page.locator("tbody#queue-items a")).to_have_text("first")
+    await expect(page.locator("#queue-items tbody a")).to_have_text("first")
     await expect(page.locator("#queue-items h2")).to_have_count(0)
     await expect(page.locator("#items-title")).to_have_text("Items")  # the rest of its sheet stands
 
