@@ -8,6 +8,8 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from heapq import nlargest
+from operator import itemgetter
 from types import TracebackType
 from typing import Any, Self
 
@@ -129,7 +131,7 @@ class EngineClient:
         """Return, for each (position, id) of `wanted`, the log-prob (nats, temperature 1) of `id` after
         `token_ids[: position + 1]`; one that is not among the engine's first TOP_LOGPROBS gets the last one's."""
         prompts = [token_ids[: position + 1] for position, _ in wanted]
-        tops = self.list_top_logprobs(model, prompts, temperature=1.0, read_s=ANSWER_S)
+        tops = map(_keep_first, self.list_top_logprobs(model, prompts, temperature=1.0, read_s=ANSWER_S))
         pairs = zip(tops, wanted, strict=True)
         return [top.get(token, min(top.values())) for top, (_, token) in pairs]
 
@@ -289,6 +291,11 @@ class _GuardedPool(urllib3.HTTPConnectionPool):
 
 class _GuardedSecurePool(urllib3.HTTPSConnectionPool):
     ConnectionCls = _GuardedSecureConnection
+
+
+def _keep_first(top: Mapping[int, float]) -> dict[int, float]:
+    """Return the likeliest TOP_LOGPROBS: not the one more that happened to be sampled, which is another each time."""
+    return dict(nlargest(TOP_LOGPROBS, top.items(), key=itemgetter(1)))
 
 
 def _read_top(top: Mapping[str, Any]) -> dict[int, float]:

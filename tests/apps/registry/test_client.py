@@ -5,7 +5,7 @@ import socket
 import pytest
 
 from apps.registry import client as client_module
-from apps.registry.client import EngineClient, EngineNonsense, EngineRefused, EngineUnreachable
+from apps.registry.client import TOP_LOGPROBS, EngineClient, EngineNonsense, EngineRefused, EngineUnreachable
 from tests.fakes.adapter_engine import FakeEngine
 
 
@@ -23,6 +23,16 @@ def test_it_reads_the_logprobs_that_are_wanted(fake_engine: FakeEngine) -> None:
 def test_a_token_that_the_engine_does_not_name_counts_as_its_last(fake_engine: FakeEngine) -> None:
     with EngineClient(fake_engine.base_url) as client:
         assert client.probe_logprobs("tiny", [9, 1], [(0, 400)]) == pytest.approx([-0.7])
+
+
+def test_what_happened_to_be_sampled_is_not_among_the_first(
+    fake_engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    top = {token: -token / 10 for token in range(TOP_LOGPROBS)} | {400: -9.0}
+    monkeypatch.setattr(EngineClient, "list_top_logprobs", lambda *_args, **_more: [top, top])
+    with EngineClient(fake_engine.base_url) as client:
+        found = client.probe_logprobs("tiny", [9, 1], [(0, 400), (1, 3)])
+    assert found == pytest.approx([-(TOP_LOGPROBS - 1) / 10, -0.3])
 
 
 def test_a_refusal_carries_the_engines_words(fake_engine: FakeEngine) -> None:
