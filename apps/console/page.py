@@ -45,6 +45,8 @@ SECTIONS = {
     "datasets": "datasets",
     "dataset": "datasets",
     "add_to_dataset": "datasets",
+    "describe_dataset": "datasets",
+    "delete_dataset": "datasets",
     "take_snapshot": "datasets",
     "snapshot": "datasets",
     "snapshot_diff": "datasets",

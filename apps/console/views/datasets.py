@@ -10,7 +10,7 @@ from apps.accounts.models import Role
 from apps.console.page import Page, project_page
 from apps.console.queries import datasets as queries
 from apps.console.snippets import curl
-from apps.core.errors import InvalidInput, ServiceError
+from apps.core.errors import Conflict, InvalidInput, ServiceError
 from apps.trajectories.datasets import queries as pool
 from apps.trajectories.datasets import services
 from apps.trajectories.datasets.models import Dataset, FileFormat, Shape, Snapshot
@@ -109,6 +109,31 @@ def remove_from_dataset(page: Page, dataset_id: str) -> HttpResponse:
     ids = page.request.POST.getlist("trajectory")
     n = services.remove_from_dataset(dataset=found, caller=page.caller, ids=ids)
     return page.done(f"{n} taken out; snapshots keep them.", to=page.url("dataset", dataset_id))
+
+
+@project_page("POST", role=Role.REVIEWER)
+def describe_dataset(page: Page, dataset_id: str) -> HttpResponse:
+    """Give the dataset another name or description."""
+    found = queries.find_dataset(page.project, page.caller, dataset_id)
+    told = {name: page.request.POST.get(name, "") for name in ("name", "description")}
+    try:
+        services.describe_dataset(dataset=found, caller=page.caller, **told)
+    except InvalidInput as error:
+        return _render_dataset(page, found, error=error.message, status=400)
+    except Conflict as error:
+        return _render_dataset(page, found, error=error.message, status=409)
+    return page.done("Saved.", to=page.url("dataset", dataset_id))
+
+
+@project_page("POST", role=Role.TRAINER)
+def delete_dataset(page: Page, dataset_id: str) -> HttpResponse:
+    """Delete the dataset, if nothing refers to it; its trajectories stay."""
+    found = queries.find_dataset(page.project, page.caller, dataset_id)
+    try:
+        services.delete_dataset(dataset=found, caller=page.caller)
+    except Conflict as error:
+        return _render_dataset(page, found, error=error.message, status=409)
+    return page.done(f"{found.name} is deleted; its trajectories are where they were.", to=page.url("datasets"))
 
 
 @project_page("POST", role=Role.REVIEWER)

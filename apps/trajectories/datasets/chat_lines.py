@@ -34,7 +34,15 @@ def read_openai(lines: Sequence[Line]) -> Incoming:
     row = read_line(OpenAILine, line, data)
     metadata = {**(row.model_extra or {}), **(row.metadata or {})}
     steps = read_answers(line, row.messages, tools=row.tools or [])
-    return Incoming(line=line, channel=row.channel, group=row.group, metadata=metadata, reward=row.reward, steps=steps)
+    return Incoming(
+        line=line,
+        channel=row.channel,
+        group=row.group,
+        metadata=metadata,
+        reward=row.reward,
+        reward_field="reward",
+        steps=steps,
+    )
 
 
 def read_answers(line: int, messages: list[dict[str, Any]], *, tools: list[Any]) -> list[IncomingStep]:

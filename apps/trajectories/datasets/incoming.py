@@ -65,7 +65,7 @@ class IncomingStep:
 
 @dataclass(frozen=True, kw_only=True)
 class Incoming:
-    """One trajectory. `source_id` is what it was called where it came from."""
+    """One trajectory. `source_id`: its name where it came from; `reward_field`: the name of its reward there."""
 
     line: int
     source_id: str = ""
@@ -74,6 +74,7 @@ class Incoming:
     title: str = ""
     metadata: dict[str, Any] = field(default_factory=dict)
     reward: float | None = None
+    reward_field: str = "trajectory_reward"
     is_excluded: bool = False
     has_error: bool = False
     started_at: datetime | None = None
@@ -89,7 +90,7 @@ def check_incoming(incoming: Incoming) -> None:
         if fault := find_fault(getattr(incoming, name)):
             raise BadLine(incoming.line, f"{name}: {fault}")
     _check_size(incoming.line, "metadata", incoming.metadata)
-    check_reward(incoming.line, incoming.reward, name="trajectory_reward")
+    check_reward(incoming.line, incoming.reward, name=incoming.reward_field)
     for step in incoming.steps:
         _check_step(step)
     _check_names(incoming.steps)

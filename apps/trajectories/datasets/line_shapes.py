@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+from pydantic_core import ErrorDetails
 
 from apps.trajectories.datasets.incoming import BadLine
 from apps.trajectories.datasets.strict_json import TOO_DEEP, is_too_deep
@@ -157,4 +158,12 @@ def read_line(shape: type[L], line: int, data: Object) -> L:
         first = error.errors(include_url=False, include_input=False)[0]
         where = ".".join(map(str, first["loc"]))
         more = f" (and {error.error_count() - 1} more)" if error.error_count() > 1 else ""
-        raise BadLine(line, f"{where}: {first['msg']}{more}" if where else first["msg"]) from error
+        said = _say(first)
+        raise BadLine(line, f"{where}: {said}{more}" if where else said) from error
+
+
+def _say(error: ErrorDetails) -> str:
+    """Return what is wrong in words; pydantic's own tell of its validation where lists are concerned."""
+    if error["type"] == "too_short":
+        return "there must be at least {min_length}; here are {actual_length}".format(**error["ctx"])
+    return error["msg"]

@@ -37,6 +37,8 @@ CHANGES = (
     (LIST, REVIEWER),
     ("/p/shop/datasets/{dataset}/add", REVIEWER),
     ("/p/shop/datasets/{dataset}/remove", REVIEWER),
+    ("/p/shop/datasets/{dataset}/describe", REVIEWER),
+    ("/p/shop/datasets/{dataset}/delete", TRAINER),
     ("/p/shop/datasets/{dataset}/snapshots", REVIEWER),
     (EXPORTS, TRAINER),
     ("/p/shop/exports/{export}/cancel", TRAINER),
@@ -186,6 +188,33 @@ class TestDatasets:
         assert response.status_code in {400, 404}
         assert 'role="alert"' in response.content.decode()
 
+    def test_it_is_called_something_else(self, reviewer_browser: Client, project: Project, dataset: Dataset) -> None:
+        address = f"/p/shop/datasets/{dataset.pk}"
+        told = {"name": "Refunds of spring", "description": "All of them"}
+        assert reviewer_browser.post(f"{address}/describe", told).status_code == 302
+        html = reviewer_browser.get(address).text
+        assert "<h1>Refunds of spring</h1>" in html
+        assert "All of them" in html
+        DatasetFactory.create(project=project, name="Taken")
+        for name, status, said in (("Taken", 409, "named &#x27;Taken&#x27; already"), (" ", 400, "name")):
+            answer = reviewer_browser.post(f"{address}/describe", {**told, "name": name})
+            assert answer.status_code == status
+            assert said in answer.text
+        assert Dataset.objects.get(pk=dataset.pk).name == "Refunds of spring"
+
+    def test_it_is_deleted_unless_something_refers_to_it(
+        self, trainer_browser: Client, project: Project, dataset: Dataset, snapshot: Snapshot, trajectory: Trajectory
+    ) -> None:
+        kept = trainer_browser.post(f"/p/shop/datasets/{snapshot.dataset_id}/delete")
+        assert kept.status_code == 409
+        assert "a dataset with snapshots or exports stays" in kept.text
+        bare = DatasetFactory.create(project=project, name="Bare")
+        MemberFactory.create(dataset=bare, trajectory=trajectory)
+        gone = trainer_browser.post(f"/p/shop/datasets/{bare.pk}/delete", follow=True)
+        assert "Bare is deleted; its trajectories are where they were." in gone.text
+        assert not Dataset.objects.filter(pk=bare.pk).exists()
+        assert Trajectory.objects.filter(pk=trajectory.pk, deleted_at=None).exists()
+
     def test_an_empty_one_is_not_frozen(self, reviewer_browser: Client, dataset: Dataset) -> None:
         response = reviewer_browser.post(f"{LIST}/{dataset.id}/snapshots")
         assert response.status_code == 400
@@ -273,6 +302,9 @@ class TestImports:
         import_job.run_import(source.pk, reward=reward_imported)
         html = trainer_browser.get(address).content.decode()
         assert '<td class="num">2</td><td class="wrap">this is not JSON' in html
+        assert "1 came in, 1 was refused: why stands below" in html
+        assert '<progress class="bar" data-tone="" ' in html
+        assert '<a class="button" href="/p/shop/trajectories?agent=clerk">' in html
         assert "talks.jsonl" in trainer_browser.get(IMPORTS).content.decode()
         assert "runs/new?recipe.algorithm=sft&amp;selection.agent=clerk" in html
         row = Trajectory.objects.get()

@@ -207,6 +207,8 @@ class TestBadLines:
             (bad(TOKENS, prompt_ids=[1, "2"]), "prompt_ids.1"),
             (bad(TOKENS, prompt_ids=[2**31]), "prompt_ids.0"),
             (bad(TOKENS, reward=5), "scale it first"),
+            (bad(TOKENS, trajectory_reward=5), "trajectory_reward: a reward is a number from -1 to 1"),
+            (bad(CHAT, messages=CHAT["messages"][:1]), "messages: there must be at least 2; here are 1"),
             (bad(TOKENS, rewrd=1), "rewrd"),
             (bad(TOKENS, format="claw.tokens.v9"), "format"),
             (bad(TOKENS, n_rows=2), "has 2 rows; here are 1"),
@@ -269,6 +271,10 @@ class TestBadLines:
     def test_all_are_imported_if_all_are_good(self, import_rows: ImportRows) -> None:
         source = import_rows(CHAT, SHAREGPT, is_all_or_none=True)
         assert (source.state, source.n_imported) == ("done", 2)
+
+    def test_a_bad_reward_is_named_as_the_file_names_it(self, import_rows: ImportRows) -> None:
+        ((_, reason),) = problems_of(import_rows(bad(CHAT, reward=5)))
+        assert reason == "reward: a reward is a number from -1 to 1; this is 5: scale it first"
 
     def test_a_trajectory_with_a_bad_line_is_left_out_whole(self, import_rows: ImportRows) -> None:
         source = import_rows(claw_r1(0), CHAT, claw_r1(1, rollout_log_probs=[]))
