@@ -95,7 +95,15 @@ def _finish(export: Export) -> None:
         check_room(export.n_bytes, what="joining the parts")
         join_files(_tell_beats(export, parts), target, shape=export.shape, file_format=export.file_format)
     ends = timezone.now() + timedelta(days=KEPT_DAYS)
-    end_job(export, JobState.DONE, expires_at=ends, n_bytes=target.stat().st_size)
+    n_lost = max(0, export.n_total - export.n_done)  # the search or dataset had them when it was started
+    end_job(
+        export,
+        JobState.DONE,
+        expires_at=ends,
+        n_bytes=target.stat().st_size,
+        n_done=export.n_done + n_lost,
+        n_gone=export.n_gone + n_lost,
+    )
     for path in parts:
         path.unlink(missing_ok=True)
 

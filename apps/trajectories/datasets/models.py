@@ -174,7 +174,7 @@ class Export(Job):
     file_format = models.CharField(max_length=10, choices=FileFormat.choices)
     n_total = models.PositiveIntegerField()  # trajectories
     n_done = models.PositiveIntegerField(default=0)
-    n_gone = models.PositiveIntegerField(default=0)  # trajectories of the snapshot that were deleted since
+    n_gone = models.PositiveIntegerField(default=0)  # trajectories that were deleted, or are found no more
     n_hidden = models.PositiveIntegerField(default=0, db_default=0)  # left out, since the author reviews them blind
     author = models.ForeignKey("accounts.User", on_delete=models.SET_NULL, null=True, related_name="+")  # None: a key
     n_rows = models.PositiveBigIntegerField(default=0)

@@ -207,7 +207,7 @@ class TestDatasets:
     ) -> None:
         kept = trainer_browser.post(f"/p/shop/datasets/{snapshot.dataset_id}/delete")
         assert kept.status_code == 409
-        assert "a dataset with snapshots or exports stays" in kept.text
+        assert "A dataset with snapshots or exports stays" in kept.text
         bare = DatasetFactory.create(project=project, name="Bare")
         MemberFactory.create(dataset=bare, trajectory=trajectory)
         gone = trainer_browser.post(f"/p/shop/datasets/{bare.pk}/delete", follow=True)

@@ -132,6 +132,15 @@ class TestSources:
         run(export)
         assert (export.state, export.n_gone, export.n_rows) == ("done", 1, 0)
 
+    def test_what_a_search_finds_no_more_is_counted(
+        self, start: Callable[..., Export], add_trajectory: AddTrajectory, fetch_json: ReadLines
+    ) -> None:
+        made = [add_trajectory().id for _ in range(3)]
+        export = start()
+        Trajectory.objects.filter(pk__in=made[1:]).update(deleted_at=timezone.now())
+        assert [row["trajectory"] for row in fetch_json(run(export))] == made[:1]
+        assert (export.state, export.n_total, export.n_done, export.n_gone) == ("done", 3, 3, 2)
+
     def test_a_dataset_and_a_search(
         self,
         start: Callable[..., Export],

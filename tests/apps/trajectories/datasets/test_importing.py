@@ -274,7 +274,7 @@ class TestBadLines:
 
     def test_a_bad_reward_is_named_as_the_file_names_it(self, import_rows: ImportRows) -> None:
         ((_, reason),) = problems_of(import_rows(bad(CHAT, reward=5)))
-        assert reason == "reward: a reward is a number from -1 to 1; this is 5: scale it first"
+        assert reason == "reward: a reward is a number from -1 to 1; this is 5.0: scale it first"
 
     def test_a_trajectory_with_a_bad_line_is_left_out_whole(self, import_rows: ImportRows) -> None:
         source = import_rows(claw_r1(0), CHAT, claw_r1(1, rollout_log_probs=[]))
