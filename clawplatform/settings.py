@@ -177,7 +177,7 @@ REST_FRAMEWORK = {
     "TEST_REQUEST_DEFAULT_FORMAT": "json",
 }
 API_INTRODUCTION = """
-All that the console does, for scripts. Send an agent's key as `Authorization: Bearer sk-claw-…`; which addresses a key
+All that the console does, for scripts. Send an agent's key as `Authorization: Bearer claw-…`; which addresses a key
 may use is told by its scope (*Agents* in the console, where keys are made). Model calls are not here: they speak the
 providers' own dialects under `/v1`.
 

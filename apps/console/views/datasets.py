@@ -118,10 +118,8 @@ def describe_dataset(page: Page, dataset_id: str) -> HttpResponse:
     told = {name: page.request.POST.get(name, "") for name in ("name", "description")}
     try:
         services.describe_dataset(dataset=found, caller=page.caller, **told)
-    except InvalidInput as error:
-        return _render_dataset(page, found, error=error.message, status=400)
-    except Conflict as error:
-        return _render_dataset(page, found, error=error.message, status=409)
+    except (InvalidInput, Conflict) as error:
+        return _render_dataset(page, found, error=error.message, status=error.status)
     return page.done("Saved.", to=page.url("dataset", dataset_id))
 
 
