@@ -1,7 +1,8 @@
 """The parts that all endpoints of one process share, started and stopped together."""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Awaitable, Mapping
+from typing import TypeVar
 
 import structlog
 from django.conf import settings
@@ -17,10 +18,12 @@ from apps.gateway.limits import Limiter
 from apps.gateway.passed_calls import PassedCallCounter
 from apps.gateway.prompt_form import KnownForms
 from apps.gateway.replay import replay_forever
-from apps.gateway.routes import KeyRoute, RouteBook
+from apps.gateway.routes import KeyRoute, RouteBook, StaleRoutesError, VersionRoute
 from apps.gateway.spool import Spool
 from apps.gateway.trajectory_gate import TrajectoryGate
 from apps.gateway.writer import ExchangeWriter
+
+T = TypeVar("T")
 
 log = structlog.get_logger(__name__)
 
@@ -69,14 +72,28 @@ class Desk:
         log.info("gateway.stopped")
 
     async def identify(self, headers: Mapping[str, str]) -> KeyRoute:
-        """Return who speaks; raises ApiError (401, or 503 before the first snapshot)."""
+        """Return who speaks; raises ApiError (401, or 503 when nobody can say)."""
         secret = read_secret(headers.get("authorization", ""), headers.get("x-api-key", ""))
-        key = await self.routes.find_key(secret) if secret else None
-        if key is not None:
-            return key
-        if not self.routes.is_loaded:
-            raise unavailable("The platform is starting: its database does not answer yet.", code="starting")
-        raise bad_key(is_given=bool(secret))
+        key = await self._look_up(self.routes.find_key(secret)) if secret else None
+        if key is None:
+            raise bad_key(is_given=bool(secret))
+        return key
+
+    async def find_version(self, key: KeyRoute, model: str, *, session: str = "") -> VersionRoute | None:
+        """Return the weights that the key means by `model`, None when it means none; raises ApiError (503)."""
+        return await self._look_up(self.routes.find_version(key.project_id, model, session=session))
+
+    async def _look_up(self, question: Awaitable[T]) -> T:
+        """Return the answer. A key or a model that may be good is not refused for good: raises ApiError (503)."""
+        try:
+            return await question
+        except StaleRoutesError:
+            pass
+        if self.routes.is_loaded:
+            raise unavailable(
+                "Keys and models cannot be looked up: the database does not answer.", code="database_unavailable"
+            )
+        raise unavailable("The platform is starting: its database does not answer yet.", code="starting")
 
     async def keep(self, record: ExchangeRecord, policy: CapturePolicy | None, *, conversation: str) -> None:
         """Return when a call is durable, as far as its agent's policy has it kept. `conversation`: what all of its

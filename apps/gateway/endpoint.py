@@ -123,8 +123,8 @@ def read_headers(scope: Scope) -> dict[str, str]:
 
 
 async def find_version(desk: Desk, key: KeyRoute, model: str, *, session: str = "") -> VersionRoute:
-    """Return the weights that the key means by `model`; raises ApiError (404) that lists what it could mean."""
-    version = await desk.routes.find_version(key.project_id, model, session=session)
+    """Return the weights that the key means by `model`; raises ApiError (404 that lists what it could mean, 503)."""
+    version = await desk.find_version(key, model, session=session)
     if version is None:
         raise unknown_model(model, known=list(desk.routes.snapshot.names(key.project_id)))
     return version

@@ -25,7 +25,7 @@ class Health:
     async def readyz(self, request: Request) -> Response:
         routes = self.desk.routes
         parts = {
-            "database": self.desk.writer.is_connected and routes.is_loaded,
+            "database": self.desk.writer.is_connected and routes.is_fresh,
             "redis": routes.is_listening,
             "engine": any(engine.is_up for engine in routes.snapshot.engines),
         }

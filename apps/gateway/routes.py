@@ -41,6 +41,7 @@ from apps.registry.providers import open_credential
 log = structlog.get_logger(__name__)
 
 REFRESH_EVERY_S = 5.0
+STALE_AFTER_S = 3 * REFRESH_EVERY_S
 RECONNECT_EVERY_S = 1.0
 MISS_TIMEOUT_S = 3.0
 MISS_AGE_S = 0.5  # unknown keys and models have snapshots loaded no more often than this
@@ -181,6 +182,10 @@ class Snapshot:
         return sorted(found, key=lambda engine: not engine.is_up)
 
 
+class StaleRoutesError(Exception):
+    """What was asked for is not in the snapshot, and Postgres does not say whether it is there since."""
+
+
 class RouteBook:
     """Keeps the snapshot fresh."""
 
@@ -195,6 +200,11 @@ class RouteBook:
     def is_loaded(self) -> bool:
         """Whether there ever was a snapshot."""
         return self.snapshot.loaded_at > float("-inf")
+
+    @property
+    def is_fresh(self) -> bool:
+        """Whether Postgres has answered of late, as far as this process asks when no calls come."""
+        return time.monotonic() < self.snapshot.loaded_at + STALE_AFTER_S
 
     async def start(self) -> None:
         await self.refresh()
@@ -217,16 +227,22 @@ class RouteBook:
                 log.warning("routes.stale", error=str(error).strip())
 
     async def find_key(self, secret: str) -> KeyRoute | None:
-        """Return the key's owner, looking once more when the snapshot may be older than the key."""
+        """Return the key's owner, looking once more when the snapshot may be older than the key.
+
+        Raises StaleRoutesError when it cannot look: the key may be good.
+        """
         return self.snapshot.find_key(secret) or ((await self._look_again()).find_key(secret))
 
     async def find_version(self, project_id: str, model: str, *, session: str = "") -> VersionRoute | None:
-        """Return what a model's name means in a project, looking once more like `find_key`."""
+        """Return what a model's name means in a project, looking once more like `find_key`; raises StaleRoutesError."""
         found = self.snapshot.find_version(project_id, model, session=session)
         return found or (await self._look_again()).find_version(project_id, model, session=session)
 
     async def _look_again(self) -> Snapshot:
-        """Return a snapshot that is no older than the question: a key or version made just before it is found."""
+        """Return a snapshot that is no older than the question: a key or version made just before it is found.
+
+        Raises StaleRoutesError.
+        """
         asked_at = time.monotonic()
         await asyncio.sleep(max(self.snapshot.loaded_at, self._looked_at) + MISS_AGE_S - asked_at)
         if self.snapshot.loaded_at < asked_at:
@@ -234,6 +250,8 @@ class RouteBook:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(MISS_TIMEOUT_S):
                     await self.refresh(asked_at=asked_at)
+        if self.snapshot.loaded_at < asked_at:
+            raise StaleRoutesError
         return self.snapshot
 
     async def _refresh_on_timer(self) -> None:

@@ -110,8 +110,12 @@ class ExchangeWriter:
     async def _tell_recorder(self) -> None:
         """Wake it; should it not hear, it looks by itself a second later."""
         self._notice = None
-        with contextlib.suppress(DatabaseAwayError):
+        try:
             await self._ask_database(wake_recorder)
+        except DatabaseAwayError:
+            pass
+        except Exception:  # the edge: calls go on being written whatever it is
+            log.exception("recorder.not_woken")
 
     async def _write(self, batch: list[_Waiting]) -> None:
         """Make the batch durable, each record by itself if together they cannot be."""
@@ -173,8 +177,8 @@ class ExchangeWriter:
     async def _try_connect(self) -> bool:
         try:
             self._connection = await connect()
-        except (psycopg.Error, OSError) as error:
-            log.warning("database.away", error=str(error).strip())
+        except Exception as error:  # the edge: whatever it is, it is tried again
+            log.warning("database.away", error=str(error).strip() or type(error).__name__)
             self._disconnected.set()
             return False
         self._disconnected.clear()

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import Self
 
+import httpx
+
 from tests.chaos.clients import Answer, Client, Failure
 from tests.chaos.dialects import ALL, Dialect
 from tests.chaos.tally import Tally, count
@@ -37,6 +39,7 @@ class Drill:
         ]
 
     def __enter__(self) -> Self:
+        self._make_known()
         for client in self.clients:
             client.start()
         self.wait_for_answers(len(self.clients))
@@ -77,6 +80,12 @@ class Drill:
         if refused:
             tally.note("refused by Postgres", refused)
         return tally
+
+    def _make_known(self) -> None:
+        """Return when each gateway has let the key in: one that never saw it cannot while Postgres is away."""
+        for url in self.world.urls:
+            head = {"Authorization": f"Bearer {self.secret}"}
+            httpx.get(f"{url}/v1/models", headers=head, timeout=30, trust_env=False).raise_for_status()
 
     def _count_answers(self) -> int:
         return sum(len(client.answers) for client in self.clients)

@@ -27,7 +27,7 @@ PATH = "/v1/embeddings"
 
 async def fetch_embeddings(desk: Desk, key: KeyRoute, request: EmbeddingsRequest) -> tuple[Json, VersionRoute]:
     """Return the answer and what gave it; raises ApiError."""
-    version = await desk.routes.find_version(key.project_id, request.model)
+    version = await desk.find_version(key, request.model)
     if version is None:
         raise _not_served(request.model)
     body = _dump_body(request, version)

@@ -18,7 +18,7 @@ from django.db import connection
 
 from apps.core.contracts.exchange import ExchangeRecord
 from apps.gateway import writer as writer_module
-from apps.gateway.database import connect
+from apps.gateway.database import Connection, connect
 from apps.gateway.replay import replay_once
 from apps.gateway.spool import Spool
 from apps.gateway.writer import ExchangeWriter
@@ -308,6 +308,40 @@ def test_a_call_is_answered_even_if_the_disk_fails_too(
         return writer.n_lost
 
     assert asyncio.run(write()) == 1
+
+
+def test_no_fault_ends_the_writer(transactional_db: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither while it connects nor while it wakes the recorder: every later call would wait for ever."""
+    faults = [ValueError("nobody has thought of this")]
+    is_woken = False
+
+    async def break_once() -> Connection:
+        if faults:
+            raise faults.pop()
+        return await connect()
+
+    async def break_when_asked(_connection: Connection) -> None:
+        nonlocal is_woken
+        is_woken = True
+        raise RuntimeError("nor of that")
+
+    monkeypatch.setattr(writer_module, "connect", break_once)
+    monkeypatch.setattr(writer_module, "wake_recorder", break_when_asked)
+
+    async def write() -> None:
+        writer = ExchangeWriter(Spool(tmp_path))
+        await writer.start()
+        async with asyncio.timeout(10):
+            while not writer.is_connected:
+                await asyncio.sleep(0.01)
+            await writer.commit(make_record())
+            while not is_woken:
+                await asyncio.sleep(0.01)
+            await writer.commit(make_record())
+        await writer.stop()
+
+    asyncio.run(write())
+    assert Exchange.objects.count() == 2
 
 
 def test_what_was_kept_is_what_was_sent(http: httpx.Client, engine: FakeEngine) -> None:

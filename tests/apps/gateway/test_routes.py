@@ -224,15 +224,54 @@ def test_a_new_key_works_right_after_a_wrong_one(
             assert client.get("/v1/models", headers={"x-api-key": secret}).status_code == 200
 
 
-def test_the_last_snapshot_serves_while_postgres_is_away(http: httpx.Client, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def away(gateway: GatewayServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No snapshot can be loaded any more."""
+
     def fail() -> routes.Snapshot:
         raise DatabaseError("away")
 
     monkeypatch.setattr(routes, "load_snapshot", fail)
+
+
+def test_the_last_snapshot_serves_while_postgres_is_away(http: httpx.Client, away: None) -> None:
     notify_processes(ROUTES_CHANGED)
     assert http.post(PATH, json=chat()).status_code == 200
-    assert http.post(PATH, json=chat(), headers={"Authorization": "Bearer claw-new"}).status_code == 401
     assert http.post(PATH, json=chat()).status_code == 200
+
+
+@pytest.mark.parametrize("path", [PATH, "/v1/messages", "/v1/responses", "/v1/embeddings", "/v1/models"])
+def test_who_cannot_be_looked_up_is_not_refused_for_good(gateway: GatewayServer, path: str, away: None) -> None:
+    """A key made just before Postgres went away is good: a 401 would end the agent's work."""
+    headers = {"Authorization": "Bearer claw-new"}
+    body = None if path == "/v1/models" else chat()
+    response = httpx.request("GET" if body is None else "POST", gateway.url + path, json=body, headers=headers)
+    assert (response.status_code, response.headers["retry-after"].isdigit()) == (503, True)
+    assert "database does not answer" in response.json()["error"]["message"]
+    assert httpx.post(gateway.url + PATH, json=chat()).status_code == 401  # no key at all
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        (PATH, chat(model="otter@v9")),
+        ("/v1/embeddings", {"model": "otter@v9", "input": "a"}),
+        ("/v1/messages/count_tokens", {"model": "otter@v9", "messages": [{"role": "user", "content": "a"}]}),
+    ],
+)
+def test_a_version_that_cannot_be_looked_up_may_be_there_later(
+    http: httpx.Client, path: str, body: dict[str, object], away: None
+) -> None:
+    response = http.post(path, json=body)
+    assert (response.status_code, response.headers["retry-after"].isdigit()) == (503, True)
+
+
+def test_a_gateway_without_calls_tells_that_postgres_is_away(
+    http: httpx.Client, monkeypatch: pytest.MonkeyPatch, away: None
+) -> None:
+    assert http.get("/readyz").json()["database"] is True  # for a moment's quiet nobody is alarmed
+    monkeypatch.setattr(routes, "STALE_AFTER_S", 0.0)
+    assert http.get("/readyz").json()["database"] is False
 
 
 def test_a_notice_that_crashes_is_not_the_last_that_is_heard(
