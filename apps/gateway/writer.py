@@ -177,12 +177,15 @@ class ExchangeWriter:
     async def _try_connect(self) -> bool:
         try:
             self._connection = await connect()
-        except Exception as error:  # the edge: whatever it is, it is tried again
-            log.warning("database.away", error=str(error).strip() or type(error).__name__)
+        except (psycopg.Error, OSError) as error:
+            log.warning("database.away", error=str(error).strip())
+        except Exception:  # the edge: whatever it is, it is tried again
+            log.exception("database.away")
+        if self._connection is None:
             self._disconnected.set()
-            return False
-        self._disconnected.clear()
-        return True
+        else:
+            self._disconnected.clear()
+        return self.is_connected
 
 
 async def _cancel_and_close(connection: Connection) -> None:
