@@ -11,6 +11,7 @@ from enum import StrEnum
 from typing import Annotated, Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic_core import ErrorDetails, PydanticCustomError
 
 from apps.core.errors import InvalidInput
 from apps.core.texts import find_fault
@@ -37,6 +38,11 @@ class FieldKind(StrEnum):
     CHOICE = "choice"
     TEXT = "text"
     RANKING = "ranking"
+
+
+def _fault(words: str, *, at: str) -> PydanticCustomError:
+    """Return the fault of one setting that is checked together with others: `at` is its place among them."""
+    return PydanticCustomError("fault", "{words}", {"words": words, "at": at})
 
 
 class _Strict(BaseModel):
@@ -72,23 +78,24 @@ class FieldSpec(_Strict):
         """Refuse settings that the kind has no use for, and ranges in which nothing lies."""
         has_range = self.kind in {FieldKind.SCALE, FieldKind.NUMBER}
         if has_range and (self.low is None or self.high is None or self.low >= self.high):
-            raise ValueError(f"{self.name}: a {self.kind} needs low and high, and low lies below high")
+            at = "high" if self.low is not None else "low"
+            raise _fault(f"{self.name}: a {self.kind} needs low and high, and low lies below high", at=at)
         if not has_range and (self.low is not None or self.high is not None):
-            raise ValueError(f"{self.name}: low and high are for scales and numbers")
+            raise _fault(f"{self.name}: low and high are for scales and numbers", at="low")
         if self.kind == FieldKind.SCALE:
             self._check_scale()
         if (self.kind == FieldKind.CHOICE) != bool(self.choices):
-            raise ValueError(f"{self.name}: choices are for a choice, which needs at least one")
+            raise _fault(f"{self.name}: choices are for a choice, which needs at least one", at="choices")
         if len({choice.name for choice in self.choices}) != len(self.choices):
-            raise ValueError(f"{self.name}: two choices have one name")
+            raise _fault(f"{self.name}: two choices have one name", at="choices")
         if self.many and self.kind != FieldKind.TEXT:
-            raise ValueError(f"{self.name}: many is for texts")
+            raise _fault(f"{self.name}: many is for texts", at="many")
         return self
 
     def _check_scale(self) -> None:
         low, high = self.low or 0, self.high or 0
         if low != int(low) or high != int(high) or high - low > 99:
-            raise ValueError(f"{self.name}: a scale has whole steps, 100 at most; for others use a number")
+            raise _fault(f"{self.name}: a scale has whole steps, 100 at most; for others use a number", at="high")
 
     @property
     def words(self) -> str:
@@ -195,12 +202,13 @@ class Schema(_Strict):
     def add_built_in(cls, fields: tuple[FieldSpec, ...]) -> tuple[FieldSpec, ...]:
         """Add the fields that every project has; of `reward` the words and the weight may be chosen."""
         names = [spec.name for spec in fields]
-        if len(set(names)) != len(names):
-            raise ValueError("two fields have one name")
-        for spec in fields:
+        for number, spec in enumerate(fields):
+            if spec.name in names[:number]:
+                raise _fault(f"two fields have one name, {spec.name}", at=f"{number}.name")
             built_in = BUILT_IN.get(spec.name)
             if built_in and spec != built_in.model_copy(update={name: getattr(spec, name) for name in _FREE}):
-                raise ValueError(f"{spec.name} is built in: only its title, help and weight can be changed")
+                words = f"{spec.name} is built in: only its title, help and weight can be changed"
+                raise _fault(words, at=f"{number}.name")
         missing = [spec for spec in BUILT_IN.values() if spec.name not in names]
         first = [spec for spec in missing if spec is REWARD]
         return (*first, *fields, *missing[len(first) :])
@@ -251,6 +259,19 @@ def read_schema(data: Mapping[str, Any]) -> Schema:
     try:
         return Schema.model_validate(data)
     except ValidationError as error:
-        first = error.errors()[0]
-        place = ".".join(map(str, first["loc"])) or "fields"
-        raise InvalidInput(f"{place}: {first['msg'].removeprefix('Value error, ')}", field=place) from error
+        raise _tell(error.errors()[0]) from error
+
+
+def find_faults(data: Mapping[str, Any]) -> list[InvalidInput]:
+    """Return all that is wrong with a schema, each as `read_schema` raises the first."""
+    try:
+        Schema.model_validate(data)
+    except ValidationError as error:
+        return [_tell(one) for one in error.errors()]
+    return []
+
+
+def _tell(fault: ErrorDetails) -> InvalidInput:
+    at = fault.get("ctx", {}).get("at")
+    place = ".".join(map(str, [*fault["loc"], *([at] if at else [])])) or "fields"
+    return InvalidInput(f"{place}: {fault['msg'].removeprefix('Value error, ')}", field=place)

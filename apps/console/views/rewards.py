@@ -12,6 +12,7 @@ from apps.core.errors import NotFound, ServiceError
 from apps.feedback.graders.kinds import KINDS
 from apps.feedback.rescoring import change_schema
 from apps.feedback.schemas import find_schema
+from apps.feedback.score_schema import Schema
 from apps.feedback.thumbs import services as thumbs
 
 SNIPPET = """await fetch("{base}/api/v1/responses/" + responseId + "/thumb", {{
@@ -29,20 +30,32 @@ def rewards(page: Page) -> HttpResponse:
 
 @project_page("GET", "HEAD", "POST")
 def schema(page: Page) -> HttpResponse:
-    """Change the score schema: a new version, in force at once."""
+    """Change the score schema: a new version, in force at once. `add` asks for one more row, `show` for what reviewers
+    would see; neither changes anything."""
+    before = find_schema(page.project.pk).fields
     if page.request.method != "POST":
-        form = SchemaForm.of_schema(find_schema(page.project.pk).fields)
-        return page.render("console/schema.html", form=form)
+        return _render_schema(page, SchemaForm.of_schema(before), before)
     page.require(Role.TRAINER)
     form = SchemaForm.of_data(page.request.POST)
+    if "add" in page.request.POST:
+        form.add_row()
+        return _render_schema(page, form, before)
+    definition = form.read_definition(before)
+    if "show" in page.request.POST:
+        return _render_schema(page, form, before)
+    if definition is None:
+        return _render_schema(page, form, before, status=400)
     try:
-        definition = form.read_definition(find_schema(page.project.pk).fields)
         _, job = change_schema(caller=page.caller, project=page.project, definition=definition, note=form.note)
     except ServiceError as error:
         form.place(error)
-        return page.render("console/schema.html", form=form, status=error.status)
+        return _render_schema(page, form, before, status=error.status)
     follow = page.url("bulk_job", job.pk)
     return page.done("In force. Rewards are computed anew.", to=page.url("rewards"), follow=follow)
+
+
+def _render_schema(page: Page, form: SchemaForm, before: Schema, *, status: int = 200) -> HttpResponse:
+    return page.render("console/schema.html", form=form, preview=form.preview(before), status=status)
 
 
 @project_page("POST", role=Role.TRAINER)

@@ -1,7 +1,9 @@
 """The pages of rewards: score schema, graders, tokens of web pages."""
 
+import re
 from collections.abc import Callable
 from datetime import UTC
+from html import unescape
 from pathlib import Path
 from typing import Any
 
@@ -92,7 +94,9 @@ class TestSchema:
     def test_what_the_form_shows_is_what_it_reads_and_the_rest_stays(self, schema: Any) -> None:
         form = SchemaForm.of_schema(schema)
         data = {f"{row.number}.{name}": value for row in form.rows for name, value in row.cells.items()}
-        assert read_schema(SchemaForm.of_data({**data, "trust": form.trust}).read_definition(schema)) == schema
+        definition = SchemaForm.of_data({**data, "trust": form.trust}).read_definition(schema)
+        assert definition is not None
+        assert read_schema(definition) == schema
 
     def test_boxes_of_other_kinds_are_hidden_and_not_meant(self, trainer_browser: Client, project: Project) -> None:
         row = {"name": "polite", "kind": "binary", "low": "1", "high": "x", "choices": "a = 9", "many": "on"}
@@ -101,7 +105,7 @@ class TestSchema:
         made = find_schema(project.pk).fields.find_field("polite")
         assert (made.kind, made.low, made.choices, made.many) == ("binary", None, (), False)
         html = trainer_browser.get("/p/shop/rewards/schema").content.decode()
-        assert '<div class="field" data-kinds="scale number"><label for="l-1">From' in html
+        assert re.search(r'<div class="field" data-kinds="scale number">\s*<label for="f-1.low">From', html)
 
     @pytest.mark.parametrize("kind", list(FieldKind))
     def test_the_page_hides_what_a_kind_has_no_use_for(self, kind: FieldKind) -> None:
@@ -109,23 +113,83 @@ class TestSchema:
         assert f'.by-kind:has(option[value="{kind}"]:checked) [data-kinds]:not([data-kinds~="{kind}"])' in rules
 
     @pytest.mark.parametrize(
-        ("typed", "reason"),
+        ("typed", "box", "reason"),
         [
-            ({"0.name": "x", "0.kind": "scale"}, "needs low and high"),
-            ({"0.name": "x", "0.kind": "binary", "0.weight": "much"}, "is no number"),
-            ({"0.name": "x", "0.kind": "choice", "0.choices": "facts 1"}, "written as name = worth"),
-            ({"0.name": "X", "0.kind": "binary"}, "X, name: String should match"),
-            ({"trust": "oracle 1"}, "no source"),
+            ({"0.name": "x", "0.kind": "scale"}, "0.low", "A scale needs low and high"),
+            ({"0.name": "x", "0.kind": "scale", "0.low": "9", "0.high": "1"}, "0.high", "low lies below high"),
+            ({"0.name": "x", "0.kind": "scale", "0.low": "1", "0.high": "1,5"}, "0.high", "has whole steps"),
+            ({"0.name": "x", "0.kind": "binary", "0.weight": "much"}, "0.weight", "is no number"),
+            ({"0.name": "x", "0.kind": "binary", "0.low_reward": "-2"}, "0.low_reward", "greater than or equal to -1"),
+            ({"0.name": "x", "0.kind": "choice", "0.choices": "facts 1"}, "0.choices", "written as name = worth"),
+            ({"0.name": "x", "0.kind": "choice"}, "0.choices", "Choices are for a choice, which needs at least one"),
+            ({"0.name": "x", "0.kind": "choice", "0.choices": "a\nb = 3"}, "0.choices", "Line 2: Input should be less"),
+            ({"0.name": "x", "0.kind": "choice", "0.choices": "a\na"}, "0.choices", "Two choices have one name"),
+            ({"0.name": "X", "0.kind": "binary"}, "0.name", "String should match"),
+            ({"0.name": "x", "0.kind": "mood"}, "0.kind", "Input should be"),
+            ({"4.name": "", "7.name": "a", "7.kind": "text", "8.name": "a", "8.kind": "text"}, "8.name", "one name, a"),
+            ({"0.name": "reward", "0.kind": "text", "0.title": "R"}, "0.title", "Reward is built in"),
+            ({"trust": "oracle 1"}, "trust", "no source"),
+            ({"trust": "human much"}, "trust", "is no number"),
+            ({"note": "x" * 401}, "note", "A note has 400 characters"),
         ],
     )
-    def test_what_makes_no_sense_is_told_and_kept(
-        self, trainer_browser: Client, project: Project, typed: dict[str, str], reason: str
+    def test_what_makes_no_sense_is_told_beside_its_box_and_kept(
+        self, trainer_browser: Client, project: Project, typed: dict[str, str], box: str, reason: str
     ) -> None:
-        answer = trainer_browser.post("/p/shop/rewards/schema", typed)
+        answer = trainer_browser.post("/p/shop/rewards/schema", {"trust": "human 1", **typed})
         html = answer.content.decode()
-        assert (answer.status_code, reason in html) == (400, True)
+        assert (answer.status_code, html.count('role="alert"')) == (400, 1)
+        at_box = html[html.index(f' name="{box}"') :]
+        shown = at_box[: at_box.index("</div>")]
+        assert 'aria-invalid="true"' in shown
+        assert reason in unescape(shown)
         assert next(iter(typed.values())) in html
         assert not ScoreSchema.objects.exists()
+
+    def test_all_that_is_wrong_is_told_at_once(self, trainer_browser: Client, project: Project) -> None:
+        typed = {
+            "0.name": "x",
+            "0.kind": "scale",
+            "0.weight": "w",
+            "1.name": "Y",
+            "1.kind": "choice",
+            "trust": "nobody",
+        }
+        html = trainer_browser.post("/p/shop/rewards/schema", typed).content.decode()
+        assert html.count('role="alert"') == 4  # x: weight, from; Y: name; tiers
+
+    def test_as_many_fields_as_wanted_are_added_before_any_is_saved(
+        self, trainer_browser: Client, project: Project
+    ) -> None:
+        reward = {"0.name": "reward", "0.kind": "number", "0.low": "-1", "0.high": "1"}
+        typed = {**reward, "1.name": "half", "1.kind": "scale", "trust": "human"}
+        for number in (2, 3, 4):
+            html = trainer_browser.post("/p/shop/rewards/schema", {**typed, "add": "1"}).content.decode()
+            assert (f'id="field-{number}"' in html, 'value="half"' in html, 'role="alert"' in html) == (
+                True,
+                True,
+                False,
+            )
+            assert f'formaction="/p/shop/rewards/schema#field-{number + 1}"' in html
+            typed |= {f"{number}.name": f"f{number}", f"{number}.kind": "binary"}
+        assert not ScoreSchema.objects.exists()
+        typed["1.kind"] = "binary"
+        assert trainer_browser.post("/p/shop/rewards/schema", typed).status_code == 302
+        assert [spec.name for spec in find_schema(project.pk).fields.fields][:5] == ["reward", "half", "f2", "f3", "f4"]
+
+    def test_what_a_reviewer_will_see_is_shown_before_it_is_saved(
+        self, trainer_browser: Client, project: Project
+    ) -> None:
+        mood = {"1.name": "mood", "1.kind": "choice", "1.choices": "kind = 1\ncurt = -1\nodd", "1.title": "How is it?"}
+        half = {"2.name": "half", "2.kind": "scale", "3.name": "places", "3.kind": "ranking"}
+        typed = {"0.name": "reward", "0.kind": "number", "trust": "human", **mood, **half, "show": "1"}
+        answer = trainer_browser.post("/p/shop/rewards/schema", {**typed, "0.low": "-1", "0.high": "1"})
+        html = answer.content.decode()
+        preview = html[html.index('id="preview"') :]
+        assert re.findall(r'data-box="(\w+)"', preview) == ["reward", "mood", "comment", "hint"]
+        assert re.findall(r"is worth </span>([^<]+)<", preview[preview.index("How is it?") :]) == ["+1.00", "−1.00"]
+        assert (answer.status_code, ScoreSchema.objects.exists()) == (200, False)
+        assert "needs low and high" in html[: html.index('id="preview"')]
 
     def test_reviewers_are_told_whom_to_ask(self, reviewer_browser: Client, owner: User, project: Project) -> None:
         assert "Ask owner@example.org" in reviewer_browser.get("/p/shop/rewards/schema").content.decode()

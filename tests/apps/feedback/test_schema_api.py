@@ -35,7 +35,8 @@ def test_a_new_version_is_in_force_at_once(manage_client: APIClient) -> None:
     ("body", "field"),
     [
         ({}, "definition"),
-        ({"definition": {"fields": [{**STARS, "high": 0}]}}, "fields.0"),
+        ({"definition": {"fields": [{**STARS, "high": 0}]}}, "fields.0.high"),
+        ({"definition": {"fields": [STARS, STARS]}}, "fields.1.name"),
         ({"definition": {"trust": [{"oracle": 1}]}}, "trust"),
         ({"definition": {"fields": [{**STARS, "high": 10**400}]}}, "fields.0.high"),
         ({"definition": {}, "note": "x" * 401}, "note"),
