@@ -141,8 +141,7 @@ class WholeAnswer(_Answer):
             self.call.first_token_at = datetime.now(UTC)
             try:
                 answer: Json = orjson.loads(reply.first)
-                if answer.get("error"):  # some providers say so with a 200
-                    raise EngineBrokenError(_error_words(answer["error"]))
+                _check_error(answer)  # some providers say so with a 200
                 self.call.capture.take_whole(answer)
                 self.call.chat_answer = answer
                 self.call.response = orjson.dumps(self.call.voice.render_whole(answer))
@@ -207,6 +206,8 @@ class StreamedAnswer(_Answer):
         with await self.ask() as reply:
             self.call.engine = reply.engine
             self.call.first_token_at = datetime.now(UTC)
+            if reply.first.lstrip().startswith(b"{"):
+                raise await _find_fault(reply)
             async for data in reply.chunks():
                 ready, fault = self._take_all(reader, data, engine=reply.engine)
                 if ready:
@@ -236,8 +237,7 @@ class StreamedAnswer(_Answer):
         if payload == DONE:
             return b""
         chunk: Json = orjson.loads(payload)
-        if chunk.get("error"):
-            raise EngineBrokenError(_error_words(chunk["error"]))
+        _check_error(chunk)
         capture = self.call.capture
         if not capture.take_chunk(chunk):
             return b""
@@ -261,8 +261,19 @@ class StreamedAnswer(_Answer):
             await self.send({"type": "http.response.body", "body": data, "more_body": not is_last})
 
 
-def _error_words(error: object) -> str:
-    return f"the engine gave up: {error.get('message') if isinstance(error, dict) else error}"
+async def _find_fault(reply: Reply) -> EngineBrokenError:
+    """Return what it means that one JSON object came where a stream was asked for; raises EngineBrokenError."""
+    try:
+        _check_error(orjson.loads(b"".join([data async for data in reply.chunks()])))
+        raise LookupError("it came whole, where a stream was asked for")
+    except NONSENSE as error:
+        return note_nonsense(error, engine=reply.engine)
+
+
+def _check_error(said: Json) -> None:
+    """Raise EngineBrokenError where an engine says, in an answer's or an event's place, that it gave up."""
+    if error := said.get("error"):
+        raise EngineBrokenError(f"the engine gave up: {error.get('message') if isinstance(error, dict) else error}")
 
 
 def say_broken(fault: EngineBrokenError) -> ApiError:

@@ -34,8 +34,11 @@ class UnreachedError(WireError):
     """There is no connection to the server."""
 
 
-class EndlessError(WireError):
-    """The server says more than any answer is long: it would fill the memory that all calls share."""
+class UnfitError(WireError):
+    """What comes can be no answer, nor would it be the next time.
+
+    It is longer than any is and would fill the memory that all calls share, or in a form that nobody asked for.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +154,7 @@ class Wire(asyncio.Protocol):
         self.status = 0
         self.retry_after = ""
         self._is_whole = is_whole
-        self._is_headed = self._is_over = self._is_kept = self._has_length = False
+        self._is_headed = self._is_over = self._is_kept = self._has_length = self._is_packed = False
         self._n_head_bytes = 0
         self._parts: list[bytes] = []
         self._n_waiting = self._n_body_bytes = 0
@@ -265,7 +268,7 @@ class Wire(asyncio.Protocol):
         elif name in (b"content-length", b"transfer-encoding"):
             self._has_length = True
         elif name == b"content-encoding" and value.lower() != b"identity":
-            self._break("the answer is compressed, which nobody asked for")
+            self._is_packed = True
 
     def on_headers_complete(self) -> None:
         self.status = self._parser.get_status_code()
@@ -273,13 +276,17 @@ class Wire(asyncio.Protocol):
         self._has_length |= self.status in _NO_BODY
         if self._is_headed and self._on_head is not None:
             self._on_head()
+        if self._is_packed and self.status == 200:  # what another status says is told by the status
+            self._end(UnfitError("it is compressed, which nobody asked for"))
 
     def on_body(self, body: bytes) -> None:
+        if self._is_packed:
+            return
         self._parts.append(body)
         self._n_waiting += len(body)
         self._n_body_bytes += len(body)
         if self._n_body_bytes > MAX_ANSWER_BYTES:
-            self._end(EndlessError(f"it is longer than {MAX_ANSWER_BYTES // 1024 // 1024} MiB"))
+            self._end(UnfitError(f"it is longer than {MAX_ANSWER_BYTES // 1024 // 1024} MiB"))
 
     def on_message_complete(self) -> None:
         if self._is_headed and self._fault is None:

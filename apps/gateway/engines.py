@@ -18,7 +18,7 @@ from django.conf import settings
 
 from apps.gateway.engine_gate import BUSY_RETRY_AFTER_S, EngineGate, EngineUnavailableError, Wanted
 from apps.gateway.engine_places import find_places, find_provider_places
-from apps.gateway.engine_wire import EndlessError, UnreachedError, Wire, WireError, Wires
+from apps.gateway.engine_wire import UnfitError, UnreachedError, Wire, WireError, Wires
 from apps.gateway.routes import EngineRoute
 
 __all__ = [
@@ -34,7 +34,7 @@ log = structlog.get_logger(__name__)
 
 FIRST_PAUSE_S = 0.2
 LONGEST_PAUSE_S = 3.0
-N_SERVER_FAULTS = 3  # tries that may end in a 500: it may be this request's own fault
+N_SERVER_FAULTS = 3  # tries that may end in a 500 or in nothing: it may be this request's own fault
 LONGEST_RETRY_AFTER_S = 3600
 _NO_PATH = re.compile(rb'"(?:message|detail)" ?: ?"Not Found"')
 
@@ -93,8 +93,8 @@ class Reply:
         try:
             while data := await self.wire.read():
                 yield data
-        except EndlessError as error:
-            raise _say_endless(error) from error
+        except UnfitError as error:
+            raise _say_unfit(error) from error
         except WireError as error:
             raise EngineBrokenError(f"the engine's answer broke off: {_words(error)}") from error
 
@@ -162,14 +162,14 @@ class Engines:
                 _raise_for_status(engine, wire, await wire.read_all())
             first = await wire.read()
             if not first:
-                raise _PassingFaultError("the engine's answer is empty")
+                raise _PassingFaultError("the engine's answer is empty", is_server_fault=True)
         except BaseException as error:
             if wire is not None:
                 wire.leave()
             self._note_failure(engine, error)
             self.gate.leave(engine)
-            if isinstance(error, EndlessError):  # the next try would be as long
-                raise _say_endless(error) from error
+            if isinstance(error, UnfitError):  # so would be the next one
+                raise _say_unfit(error) from error
             if isinstance(error, WireError):
                 raise _PassingFaultError(_words(error)) from error
             raise
@@ -233,7 +233,7 @@ def _read_retry_after(value: str) -> int:
     return min(int(value), LONGEST_RETRY_AFTER_S) if value.isascii() and value.isdigit() else 0
 
 
-def _say_endless(error: EndlessError) -> EngineNonsenseError:
+def _say_unfit(error: UnfitError) -> EngineNonsenseError:
     return EngineNonsenseError(f"the engine's answer makes no sense: {error}")
 
 

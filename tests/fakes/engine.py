@@ -57,6 +57,7 @@ class Script:
     pause_s: float = 0.0  # before each chunk
     first_pause_s: float = 0.0
     nonsense: object = None  # what it answers instead, in JSON; bytes as they are
+    knows_streams: bool = True  # else nonsense comes whole where a stream was asked for
     failures: list[int | str] = field(default_factory=list)  # a status, or "drop": one for each coming request
     break_after: int | None = None  # chunks, then the connection breaks
     error_after: int | None = None  # chunks, then an error event
@@ -180,7 +181,8 @@ class FakeEngine:
             return refusal
         if self.script.nonsense is not None:
             nonsense = self._nonsense()
-            return web.Response(body=b"data: %b\n\n" % nonsense if body.get("stream") else nonsense)
+            is_streamed = body.get("stream") and self.script.knows_streams
+            return web.Response(body=b"data: %b\n\n" % nonsense if is_streamed else nonsense)
         call = self._sample(body, dict(request.headers))
         call.peer_port = request.get_extra_info("peername")[1]
         self.calls.append(call)

@@ -16,7 +16,7 @@ from cryptography.x509.oid import NameOID
 
 from apps.gateway import engine_wire
 from apps.gateway.engine_places import find_places
-from apps.gateway.engine_wire import EndlessError, UnreachedError, Wire, WireError, Wires
+from apps.gateway.engine_wire import UnfitError, UnreachedError, Wire, WireError, Wires
 
 Say = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -121,6 +121,15 @@ async def test_an_answer_without_a_length_ends_with_the_connection(wires: Wires,
     assert server.n_connections == 2
 
 
+@pytest.mark.parametrize("is_whole", [True, False])
+async def test_a_refusal_that_is_packed_is_its_status_without_words(wires: Wires, *, is_whole: bool) -> None:
+    head = b"HTTP/1.1 429 Slow down\r\nContent-Encoding: gzip\r\nRetry-After: 7\r\nContent-Length: 2\r\n\r\n"
+    async with serving(Server(head + b"ok")) as url:
+        wire = await ask(wires, url, is_whole=is_whole)
+        assert (wire.status, wire.retry_after, await wire.read_all()) == (429, "7", b"")
+        wire.leave()
+
+
 async def test_a_server_that_wants_no_second_request_gets_none(wires: Wires) -> None:
     server = Server(b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 2\r\n\r\nok")
     async with serving(server) as url:
@@ -159,7 +168,7 @@ async def test_an_answer_without_end_is_ended(wires: Wires, monkeypatch: pytest.
     monkeypatch.setattr(engine_wire, "MAX_ANSWER_BYTES", 100_000)
     chunk = b"2710\r\n%b\r\n" % (b"x" * 10_000)
     async with serving(Server(CHUNKED, *[chunk] * 1000)) as url:
-        with pytest.raises(EndlessError):
+        with pytest.raises(UnfitError):
             await read(wires, url, is_whole=is_whole)
     async with serving(Server(CHUNKED, *[chunk] * 10, b"0\r\n\r\n")) as url:
         for _ in range(2):  # each answer is counted by itself

@@ -12,7 +12,13 @@ from aiohttp import web
 from pytest_django.fixtures import Settings
 
 from apps.gateway.engine_gate import EnginesBusyError
-from apps.gateway.engines import EngineNonsenseError, EngineRefusedError, Engines, EngineUnavailableError
+from apps.gateway.engines import (
+    N_SERVER_FAULTS,
+    EngineNonsenseError,
+    EngineRefusedError,
+    Engines,
+    EngineUnavailableError,
+)
 from apps.gateway.placement import choose_engine
 from apps.gateway.routes import EngineRoute
 from apps.registry.models import EngineKind
@@ -261,13 +267,19 @@ async def test_a_model_that_a_provider_does_not_have_is_refused_at_once(
 
 @pytest.fixture
 async def odd_server() -> AsyncIterator[tuple[str, list[str]]]:
-    """A server that redirects, and one path that is overloaded for long; returns its address and what was asked."""
+    """A server that redirects, packs what it says, says nothing, or is overloaded for long, by the path; returns its
+    address and what was asked.
+    """
     asked: list[str] = []
 
     async def answer(request: web.Request) -> web.Response:
         asked.append(request.path)
         if request.path.startswith("/moved"):
             return web.Response(status=307, headers={"Location": "/elsewhere"})
+        if request.path.startswith("/packed"):
+            return web.Response(body=b"{}", headers={"Content-Encoding": "gzip"})
+        if request.path.startswith("/empty"):
+            return web.Response()
         return web.Response(status=429, headers={"Retry-After": "77"})
 
     app = web.Application()
@@ -285,6 +297,19 @@ async def test_a_redirect_is_not_followed(engines: Engines, odd_server: tuple[st
     with pytest.raises(EngineNonsenseError, match="307"):
         await call(engines, provider(f"{url}/moved"))
     assert asked == ["/moved/chat/completions"]
+
+
+@pytest.mark.parametrize("body", [BODY, STREAMED])
+async def test_what_would_come_again_is_not_asked_for_again(
+    engines: Engines, odd_server: tuple[str, list[str]], body: bytes
+) -> None:
+    url, asked = odd_server
+    with pytest.raises(EngineNonsenseError, match="compressed"):
+        await call(engines, provider(f"{url}/packed"), body=body)
+    assert len(asked) == 1
+    with pytest.raises(EngineUnavailableError, match="empty"):
+        await call(engines, provider(f"{url}/empty"), body=body)
+    assert len(asked) == 1 + N_SERVER_FAULTS
 
 
 async def test_a_provider_that_wants_more_time_than_there_is_is_not_asked_again(

@@ -185,12 +185,23 @@ def test_a_whole_answer_that_the_pool_could_not_read_is_none(
     assert not Exchange.objects.set_aside().exists()
 
 
+@pytest.mark.parametrize(("is_streamed", "knows_streams"), [(False, True), (True, True), (True, False)])
 @pytest.mark.parametrize("path", DOORS)
-def test_an_error_that_comes_as_an_answer_is_told_as_one(http: httpx.Client, engine: FakeEngine, path: str) -> None:
-    engine.script.nonsense = {"error": {"message": "out of luck"}}
-    answer = http.post(path, json={"model": "otter", **DOORS[path]})
+def test_an_error_that_comes_as_an_answer_is_told_as_one(
+    http: httpx.Client, engine: FakeEngine, path: str, *, is_streamed: bool, knows_streams: bool
+) -> None:
+    engine.script.nonsense, engine.script.knows_streams = {"error": {"message": "out of luck"}}, knows_streams
+    answer = http.post(path, json={"model": "otter", "stream": is_streamed, **DOORS[path]})
     assert (answer.status_code, answer.headers["retry-after"]) == (503, "5")
     assert "the engine gave up: out of luck" in answer.json()["error"]["message"]
+
+
+@pytest.mark.parametrize("path", DOORS)
+def test_a_whole_answer_to_a_call_for_a_stream_is_none(http: httpx.Client, engine: FakeEngine, path: str) -> None:
+    engine.script.nonsense, engine.script.knows_streams = choice(text="x"), False
+    answer = http.post(path, json={"model": "otter", "stream": True, **DOORS[path]})
+    assert (answer.status_code, Exchange.objects.get().status) == (502, ExchangeStatus.ERROR)
+    assert answer.json()["error"]["message"].endswith("it came whole, where a stream was asked for.")
 
 
 DEEP = b'{"a":' * 400 + b"1" + b"}" * 400
