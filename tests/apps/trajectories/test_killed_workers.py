@@ -28,8 +28,8 @@ from apps.trajectories.bulk.models import BulkJob
 from apps.trajectories.datasets import export_job, exporting, import_job, importing
 from apps.trajectories.datasets.models import Export, Import
 from apps.trajectories.models import Step, Trajectory
+from tests.apps.trajectories.datasets.import_rows import CHAT
 from tests.apps.trajectories.datasets.importer import as_lines
-from tests.apps.trajectories.datasets.test_importing import CHAT
 from tests.factories.trajectories import StepFactory
 
 pytestmark = pytest.mark.django_db(transaction=True)

@@ -11,8 +11,9 @@ from pytest_django.fixtures import Settings
 
 from apps.accounts.access import Caller
 from apps.accounts.models import Agent, Project, User
-from apps.trajectories.datasets.models import Dataset
+from apps.trajectories.datasets.models import Dataset, Import
 from apps.trajectories.models import Trajectory, TrajectoryState
+from tests.apps.trajectories.datasets.importer import ImportRows, as_lines, import_file
 from tests.factories.datasets import DatasetFactory
 from tests.factories.trajectories import StepFactory, TrajectoryFactory
 
@@ -59,3 +60,13 @@ def add_trajectory(agent: Agent) -> AddTrajectory:
 @pytest.fixture
 def trajectory(add_trajectory: AddTrajectory) -> Trajectory:
     return add_trajectory(reward=0.5)
+
+
+@pytest.fixture
+def import_rows(agent: Agent, caller: Caller) -> ImportRows:
+    """Return a function that imports rows as lines of JSON."""
+
+    def call(*rows: Any, **more: Any) -> Import:
+        return import_file(as_lines(rows), **{"agent": agent, "caller": caller, **more})
+
+    return call

@@ -20,8 +20,8 @@ from apps.feedback.importing import reward_imported
 from apps.trajectories.datasets import export_job, exporting, import_job, importing
 from apps.trajectories.datasets.models import Dataset, DatasetMember, Export, Import
 from apps.trajectories.models import Trajectory
+from tests.apps.trajectories.datasets.import_rows import CHAT
 from tests.apps.trajectories.datasets.importer import as_lines
-from tests.apps.trajectories.datasets.test_importing import CHAT
 from tests.factories.datasets import DatasetFactory
 from tests.factories.trajectories import StepFactory
 

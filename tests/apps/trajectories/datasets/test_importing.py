@@ -1,113 +1,39 @@
-"""Imports: every format, every bad line by its number, the same content once, and what a killed worker leaves."""
+"""Imports: every format, and the same content once."""
 
 import json
 import math
 from collections.abc import Callable
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-import time_machine
 from django.utils import timezone
 
 from apps.accounts.access import Caller
-from apps.accounts.models import Agent, Project, User
-from apps.core.errors import Conflict, Forbidden, InvalidInput, NotFound
-from apps.feedback.importing import reward_imported
-from apps.feedback.models import Label
-from apps.trajectories.datasets import import_job, import_writing, importing, storage
+from apps.accounts.models import Agent, User
+from apps.trajectories.datasets import import_writing
 from apps.trajectories.datasets.chat_lines import read_openai
-from apps.trajectories.datasets.import_writing import write_trajectories
-from apps.trajectories.datasets.importing import ImportSettings
 from apps.trajectories.datasets.incoming import tell_incoming
-from apps.trajectories.datasets.models import AddedBy, Dataset, DatasetMember, Import, ImportedTrajectory
+from apps.trajectories.datasets.models import AddedBy, Dataset, DatasetMember
 from apps.trajectories.models import Step, Trajectory, TrajectoryState
 from apps.trajectories.search.language import parse_query
 from apps.trajectories.search.services import find_matching
 from apps.trajectories.trie import load_steps, load_tools
-from tests.apps.trajectories.datasets.importer import ImportRows, as_lines, import_file, problems_of
+from tests.apps.trajectories.datasets.import_rows import (
+    CHAT,
+    SHAREGPT,
+    TOKENS,
+    claw_r1,
+)
+from tests.apps.trajectories.datasets.importer import ImportRows, import_file, problems_of
 from tests.factories.accounts import AgentFactory
-from tests.factories.datasets import DatasetFactory
-from tests.factories.registry import PolicyFactory
 from tests.factories.trajectories import TOOL
 
 pytestmark = pytest.mark.django_db
-
-CHAT: dict[str, Any] = {
-    "messages": [
-        {"role": "system", "content": "Be short."},
-        {"role": "user", "content": "Where is my parcel?"},
-        {"role": "assistant", "content": "Which one?"},
-        {"role": "user", "content": "The red one."},
-        {"role": "assistant", "content": "On its way."},
-    ],
-    "tools": [TOOL],
-    "reward": 0.5,
-    "source": "helpdesk",
-}
-SHAREGPT: dict[str, Any] = {
-    "id": "s1",
-    "system": "Be short.",
-    "conversations": [
-        {"from": "human", "value": "Weather?"},
-        {"from": "function_call", "value": '{"name": "look", "arguments": {"at": "sky"}}'},
-        {"from": "observation", "value": "blue"},
-        {"from": "gpt", "value": "Fine."},
-    ],
-    "tools": '[{"name": "look", "parameters": {}}]',
-}
-TOKENS = {
-    "format": "claw.tokens.v1",
-    "trajectory": "t1",
-    "n_rows": 1,
-    "index": 0,
-    "prompt_ids": [1, 2],
-    "completion_ids": [3, 4],
-    "logprobs": [-0.5, -0.25],
-    "is_exact": True,
-}
-
-
-NESTED = "[" * 300 + "]" * 300
-USER = CHAT["messages"][1]
-HUMAN = SHAREGPT["conversations"][0]
-
-
-def spell_chat(member: str) -> bytes:
-    """Return a conversation in which the user's message has a member that is spelled so."""
-    messages = f'[{{"role": "user", "content": "Hello", {member}}}, {json.dumps(CHAT["messages"][2])}]'
-    return f'{{"messages": {messages}}}'.encode()
-
-
-def claw_r1(step: int | None, *, uid: str = "u1", **more: Any) -> dict[str, Any]:
-    row = {
-        "prompt_ids": [1, 2, *[9] * (step or 0)],
-        "response_ids": [9],
-        "rollout_log_probs": [-0.5],
-        "trajectory_uid": uid,
-        "prompt_uid": "p7",
-        "step_index": step,
-        "policy_version": 3,
-        "is_last": step == 1,
-        "reward": None,
-        "metadata": {"turn": step},
-    }
-    return {**row, **more}
-
-
-@pytest.fixture
-def import_rows(agent: Agent, caller: Caller) -> ImportRows:
-    """Return a function that imports rows as lines of JSON."""
-
-    def call(*rows: Any, **more: Any) -> Import:
-        return import_file(as_lines(rows), **{"agent": agent, "caller": caller, **more})
-
-    return call
 
 
 class TestFormats:
@@ -186,165 +112,6 @@ class TestFormats:
         assert (member.dataset, member.added_how) == (dataset, AddedBy.IMPORT)
         found = find_matching(project=agent.project, query=parse_query('"red one"'))
         assert list(found) == [Trajectory.objects.get()]
-
-
-def bad(line: dict[str, Any], **changes: Any) -> dict[str, Any]:
-    return {**line, **changes}
-
-
-class TestBadLines:
-    @pytest.mark.parametrize(
-        ("row", "words"),
-        [
-            (b"{", "not JSON"),
-            (b"\xff\xfe", "not JSON"),
-            (b"[1]", "no object"),
-            ({"text": "hello"}, "no known kind"),
-            (bad(TOKENS, logprobs=[-0.5]), "1 log-probs for 2 completion ids"),
-            (bad(TOKENS, mask=[1]), "1 entries for 2"),
-            (bad(TOKENS, logprobs=[-0.5, 0.5]), "logprobs.1"),
-            (bad(TOKENS, prompt_ids=[]), "prompt_ids"),
-            (bad(TOKENS, prompt_ids=[1, "2"]), "prompt_ids.1"),
-            (bad(TOKENS, prompt_ids=[2**31]), "prompt_ids.0"),
-            (bad(TOKENS, reward=5), "scale it first"),
-            (bad(TOKENS, trajectory_reward=5), "trajectory_reward: a reward is a number from -1 to 1"),
-            (bad(CHAT, messages=CHAT["messages"][:1]), "messages: there must be at least 2; here are 1"),
-            (bad(TOKENS, rewrd=1), "rewrd"),
-            (bad(TOKENS, format="claw.tokens.v9"), "format"),
-            (bad(TOKENS, n_rows=2), "has 2 rows; here are 1"),
-            (bad(TOKENS, title="\x00"), "cannot be stored"),
-            (bad(TOKENS, title="t" * 201), "200 characters"),
-            (bad(TOKENS, format="claw.messages.v1"), "messages"),
-            (bad(TOKENS, metadata={"a": "x" * 20_000}), "16384 bytes"),
-            (bad(TOKENS, metadata={"a": [math.inf]}), "no numbers of JSON"),
-            (bad(CHAT, metadata={"a": math.nan}), "no numbers of JSON"),
-            (claw_r1(1, rollout_log_probs=[-1, -1]), "2 log-probs for 1 response ids"),
-            (claw_r1(0), "unfinished"),
-            (claw_r1(1, multi_modal_data={"image": "x"}), "pictures"),
-            (bad(CHAT, messages=CHAT["messages"][:4]), "nothing answers it"),
-            (bad(CHAT, messages=CHAT["messages"][2:]), "cannot come first"),
-            (bad(CHAT, messages=[{"role": "robot", "content": "x"}] * 2), "messages.0.role"),
-            (bad(CHAT, messages=[{"role": "user", "content": ""}] * 2), "says nothing"),
-            (bad(CHAT, messages=[{"role": "user", "content": 5}] * 2), "messages.0.content"),
-            (bad(SHAREGPT, conversations=[{"from": "robot", "value": "x"}] * 2), "conversations.0.from"),
-            (bad(SHAREGPT, conversations=[{"from": "gpt"}] * 2), "conversations.0.value"),
-            (bad(SHAREGPT, conversations=[{"from": "function_call", "value": "x"}] * 2), "a call is JSON"),
-            (bad(SHAREGPT, tools="{"), "tools"),
-            (bad(SHAREGPT, tools="[" * 100_000), "tools: this is nested"),
-            (bad(SHAREGPT, tools=NESTED), "tools: this is nested"),
-            (bad(SHAREGPT, conversations=[HUMAN, {"from": "function_call", "value": "[" * 100_000}]), "a call is JSON"),
-            (bad(CHAT, messages=[bad(USER, x=math.nan), CHAT["messages"][2]]), "no numbers of JSON"),
-            (spell_chat('"x": 1e999'), "no numbers of JSON"),
-            (spell_chat(f'"x": {"1" * 400}.5'), "no numbers of JSON"),
-            (spell_chat(r'"x": "\ud83d and no more"'), "half a surrogate pair"),
-            (bad(CHAT, tools=[math.inf]), "no numbers of JSON"),
-            (bad(CHAT, messages=[bad(USER, content=json.loads(NESTED)), CHAT["messages"][2]]), "levels deep"),
-            (bad(TOKENS, answer={"role": "assistant", "content": json.loads(NESTED)}), "levels deep"),
-            (bad(TOKENS, answer={"role": "assistant", "content": math.nan}), "no numbers of JSON"),
-            (bad(TOKENS, started_at="2026-13-01"), "started_at"),
-            (bad(TOKENS, started_at="0001-01-01T00:00:00+14:00"), "the year 1"),
-            (bad(TOKENS, trajectory_started_at="9999-12-31T23:59:59-14:00"), "the year 9999"),
-            (bad(TOKENS, version="ver_\x00"), "cannot be stored"),
-            (bad(TOKENS, version="v" * 101), "version"),
-            (bad(TOKENS, temperature=-1), "temperature"),
-            (bad(TOKENS, top_p=1.5), "top_p"),
-            ("é".encode("latin-1"), "not UTF-8"),
-        ],
-    )
-    def test_it_is_told_by_its_number_and_the_rest_is_imported(
-        self, import_rows: ImportRows, row: Any, words: str
-    ) -> None:
-        source = import_rows(CHAT, row, b"", SHAREGPT)
-        ((line, reason),) = problems_of(source)
-        assert line == 2
-        assert words in reason
-        assert (source.state, source.n_lines, source.n_imported, source.n_refused) == ("done", 4, 2, 1)
-        assert Trajectory.objects.count() == 2
-
-    def test_all_are_refused_if_that_was_asked(self, import_rows: ImportRows) -> None:
-        source = import_rows(CHAT, b"{", bad(TOKENS, logprobs=[-0.5]), is_all_or_none=True)
-        assert (source.state, source.n_imported, source.n_refused) == ("failed", 0, 2)
-        assert "nothing was imported" in source.error
-        assert [line for line, _ in problems_of(source)] == [2, 3]
-        assert not Trajectory.objects.exists()
-
-    def test_all_are_imported_if_all_are_good(self, import_rows: ImportRows) -> None:
-        source = import_rows(CHAT, SHAREGPT, is_all_or_none=True)
-        assert (source.state, source.n_imported) == ("done", 2)
-
-    def test_a_bad_reward_is_named_as_the_file_names_it(self, import_rows: ImportRows) -> None:
-        ((_, reason),) = problems_of(import_rows(bad(CHAT, reward=5)))
-        assert reason == "reward: a reward is a number from -1 to 1; this is 5.0: scale it first"
-
-    def test_a_trajectory_with_a_bad_line_is_left_out_whole(self, import_rows: ImportRows) -> None:
-        source = import_rows(claw_r1(0), CHAT, claw_r1(1, rollout_log_probs=[]))
-        ((line, reason),) = problems_of(source)
-        assert line == 3
-        assert "lines 1 to 3" in reason
-        assert Trajectory.objects.get().title == "Where is my parcel?"
-
-    def test_ids_that_the_projects_model_does_not_have_are_told(
-        self, import_rows: ImportRows, project: Project, tmp_path: Path
-    ) -> None:
-        (tmp_path / "config.json").write_text('{"vocab_size": 9}')
-        PolicyFactory.create(project=project, base_model_dir=str(tmp_path))
-        source = import_rows(claw_r1(0, response_ids=[8], is_last=True), claw_r1(0, uid="u2", is_last=True))
-        ((line, reason),) = problems_of(source)
-        assert (line, reason) == (2, "completion ids: the model's end at 8; 9 is none of them")
-        assert source.n_imported == 1
-
-    @pytest.mark.parametrize(
-        ("steps", "line", "words"),
-        [
-            ([claw_r1(0), claw_r1(2, is_last=True)], 2, "has no step 1; this is step 2"),
-            ([claw_r1(2, is_last=True), claw_r1(1, is_last=False)], 2, "has no step 0; this is step 1"),
-            ([claw_r1(0), claw_r1(1), claw_r1(1)], 3, "has two steps 1"),
-            (
-                [claw_r1(0), claw_r1(1, is_last=False), claw_r1(None, is_last=True)],
-                3,
-                "other steps of the trajectory u1 have one",
-            ),
-        ],
-    )
-    def test_a_step_of_claw_r1_that_is_missing_or_there_twice_is_told(
-        self, import_rows: ImportRows, steps: list[dict[str, Any]], line: int, words: str
-    ) -> None:
-        source = import_rows(*steps, CHAT)
-        ((at, reason),) = problems_of(source)
-        assert at == line
-        assert words in reason
-        assert Trajectory.objects.get().title == "Where is my parcel?"
-
-    def test_steps_of_claw_r1_without_any_index_are_in_the_order_of_their_lines(self, import_rows: ImportRows) -> None:
-        source = import_rows(*(claw_r1(step) | {"step_index": None} for step in (0, 1)))
-        assert (source.n_imported, source.n_refused) == (1, 0)
-        assert [step.row.metadata["turn"] for step in load_steps(Trajectory.objects.get())] == [0, 1]
-
-    def test_a_line_that_is_nested_too_deep_is_told_in_words(self, agent: Agent, caller: Caller) -> None:
-        source = import_file(b"[" * 50_000 + b"]" * 50_000 + b"\n", agent=agent, caller=caller)
-        assert "levels deep" in problems_of(source)[0][1]
-
-    def test_lines_after_one_without_end_keep_their_numbers(
-        self, import_rows: ImportRows, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setattr("apps.trajectories.datasets.import_file.MAX_LINE_BYTES", 1000)
-        source = import_rows(CHAT, b"x" * 3500, b"{", SHAREGPT)
-        assert [line for line, _ in problems_of(source)] == [2, 3]
-        assert (source.n_lines, source.n_imported) == (4, 2)
-        padded = json.dumps(bad(CHAT, title="late")).encode() + b" " * 1000  # it could be read
-        ((line, reason),) = problems_of(import_rows(padded))
-        assert (line, "a line may have" in reason) == (1, True)
-
-    def test_line_ends_and_marks_of_other_systems_change_nothing(self, agent: Agent, caller: Caller) -> None:
-        lines = as_lines([CHAT, SHAREGPT, b"{"]).replace(b"\n", b"\r\n")
-        source = import_file(b"\xef\xbb\xbf" + lines, agent=agent, caller=caller)
-        assert ([line for line, _ in problems_of(source)], source.n_imported) == ([3], 2)
-
-    def test_a_time_without_a_zone_is_utc(self, import_rows: ImportRows) -> None:
-        import_rows(bad(TOKENS, started_at="2026-01-02T03:04:05", ended_at="2026-01-02T05:04:05+01:00"))
-        step = Step.objects.get()
-        assert step.started_at == datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
-        assert step.ended_at == datetime(2026, 1, 2, 4, 4, 5, tzinfo=UTC)
 
 
 class TestLists:
@@ -490,117 +257,6 @@ class TestOnce:
         import_rows(CHAT)
         elsewhere = AgentFactory.create(project__team=stranger.memberships.get().team)
         assert import_rows(CHAT, agent=elsewhere, caller=Caller(user=stranger)).n_imported == 1
-
-
-class TestJob:
-    @pytest.mark.parametrize("is_again", [False, True])
-    def test_a_killed_worker_is_followed_by_one_that_goes_on(
-        self, agent: Agent, caller: Caller, monkeypatch: pytest.MonkeyPatch, is_again: bool
-    ) -> None:
-        made: list[Any] = []
-        write = write_trajectories
-        monkeypatch.setattr(import_job, "PIECE", 1)
-
-        def write_and_die(*args: Any) -> Any:
-            if len(made) == 2:
-                raise KeyboardInterrupt
-            made.append(None)
-            return write(*args)
-
-        content = as_lines([CHAT, SHAREGPT, claw_r1(0, is_last=True)])
-        with monkeypatch.context() as patch:
-            patch.setattr(import_job, "write_trajectories", write_and_die)
-            with pytest.raises(KeyboardInterrupt):
-                import_file(content, agent=agent, caller=caller, is_again=is_again)
-        assert Trajectory.objects.count() == 2
-        source = Import.objects.get()
-        with time_machine.travel(timezone.now() + timedelta(minutes=2), tick=False):
-            assert importing.resend_imports() == 1
-            import_job.run_import(source.pk, reward=reward_imported)
-        source.refresh_from_db()
-        assert (source.state, source.n_imported, source.n_known) == ("done", 3, 0)
-        assert Trajectory.objects.count() == 3
-
-    def test_others_have_their_turn(self, import_rows: ImportRows, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(import_job, "PIECE", 1)
-        source = import_rows(CHAT, b"{", bad(TOKENS, mask=[]), CHAT, SHAREGPT, slice_s=-1)
-        assert (source.state, source.cursor, Trajectory.objects.count()) == ("queued", 1, 1)
-        for _ in range(3):
-            import_job.run_import(source.pk, reward=reward_imported, slice_s=-1)
-        import_job.run_import(source.pk, reward=reward_imported)
-        source.refresh_from_db()
-        assert (source.state, source.n_imported, source.n_refused) == ("done", 3, 2)
-        assert [line for line, _ in problems_of(source)] == [2, 3]
-
-    def test_rewards_are_labels(self, import_rows: ImportRows) -> None:
-        import_rows(claw_r1(0, reward=0.0), claw_r1(1, reward=1.0), CHAT)
-        steps = Label.objects.filter(step__isnull=False)
-        assert set(steps.values_list("value", flat=True)) == {0.0, 1.0}
-        whole = Label.objects.get(step=None)  # the steps' mean says it of the other
-        assert (whole.value, whole.source, "rows.jsonl" in whole.text) == (0.5, "environment", True)
-        assert set(Trajectory.objects.values_list("reward", flat=True)) == {0.5}
-
-    def test_its_file_is_gone_afterwards(self, import_rows: ImportRows, data_dir: Path) -> None:
-        import_rows(CHAT)
-        assert not list((data_dir / "imports").iterdir())
-
-    def test_what_a_killed_worker_left_of_an_ended_one_goes(self, import_rows: ImportRows, data_dir: Path) -> None:
-        source = import_rows(CHAT)
-        for name in (source.id, "impt_being_made"):
-            storage.job_folder(name, kind="imports")
-        importing.resend_imports()
-        assert [folder.name for folder in (data_dir / "imports").iterdir()] == ["impt_being_made"]
-
-    def test_it_is_cancelled(self, agent: Agent, caller: Caller) -> None:
-        content = as_lines([CHAT])
-        start = partial(importing.start_import, agent=agent, caller=caller, settings=ImportSettings())
-        source = start(chunks=[content], file_name="a", n_bytes=len(content))
-        importing.cancel_import(source=source, caller=caller)
-        import_job.run_import(source.pk, reward=reward_imported)
-        assert not Trajectory.objects.exists()
-        with pytest.raises(Conflict):
-            importing.cancel_import(source=source, caller=caller)
-
-
-class TestStart:
-    def test_a_reviewer_imports_nothing(self, agent: Agent, mate: User) -> None:
-        with pytest.raises(Forbidden):
-            import_file(as_lines([CHAT]), agent=agent, caller=Caller(user=mate))
-
-    @pytest.mark.parametrize(
-        ("content", "words"),
-        [
-            (b"", "empty"),
-            (b"\x1f\x8b\x08", "unpack"),
-            (b"PK\x03\x04", "unpack"),
-            ("{}".encode("utf-16"), "not UTF-8"),
-            (b"{\x00}\x00", "not UTF-8"),
-            (b"x" * 100, "several"),
-        ],
-    )
-    def test_a_file_that_is_none(
-        self, agent: Agent, caller: Caller, data_dir: Path, monkeypatch: pytest.MonkeyPatch, content: bytes, words: str
-    ) -> None:
-        monkeypatch.setattr("apps.trajectories.datasets.import_file.MAX_BYTES", 50)
-        with pytest.raises(Exception, match=words):
-            import_file(content, agent=agent, caller=caller)
-        assert not Import.objects.exists()
-        assert not list((data_dir / "imports").iterdir())
-
-    @pytest.mark.parametrize("wrong", [{"row_format": "odd"}, {"channel": "odd"}])
-    def test_bad_settings(self, agent: Agent, caller: Caller, wrong: dict[str, Any]) -> None:
-        with pytest.raises(InvalidInput):
-            import_file(as_lines([CHAT]), agent=agent, caller=caller, **wrong)
-
-    def test_another_projects_dataset(self, agent: Agent, caller: Caller) -> None:
-        with pytest.raises(NotFound):
-            import_file(as_lines([CHAT]), agent=agent, caller=caller, dataset=DatasetFactory.create())
-
-    def test_a_disk_without_room(self, agent: Agent, caller: Caller, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(storage, "RESERVE_BYTES", 2**60)
-        with pytest.raises(storage.DiskFull, match="make room"):
-            import_file(as_lines([CHAT]), agent=agent, caller=caller)
-        assert not ImportedTrajectory.objects.exists()
 
 
 def talk(n_turns: int) -> dict[str, Any]:
