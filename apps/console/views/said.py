@@ -50,7 +50,9 @@ def say(page: Page, trajectory_id: str) -> HttpResponse:
     ]
     labels = add_labels(caller=page.caller, trajectory=found, answers=answers)
     undo = page.url("unsay", labels[0].pk) if len(labels) == 1 else ""
-    return _show_again(page, trajectory_id, message=f"Said: {', '.join(given)}", undo=undo)
+    return _show_again(
+        page, trajectory_id, step_id=step.pk if step else "", message=f"Said: {', '.join(given)}", undo=undo
+    )
 
 
 @project_page("POST", role=Role.REVIEWER)
@@ -58,7 +60,7 @@ def unsay(page: Page, label_id: str) -> HttpResponse:
     """Take a label back; a stale one is refused."""
     label = said.find_label(page.project, page.caller, label_id)
     take_back_label(caller=page.caller, label=label)
-    return _show_again(page, label.trajectory_id, message=f"Taken back: {label.field}")
+    return _show_again(page, label.trajectory_id, step_id=label.step_id or "", message=f"Taken back: {label.field}")
 
 
 @project_page("POST", role=Role.REVIEWER)
@@ -70,13 +72,16 @@ def take_back_pair(page: Page, preference_id: str) -> HttpResponse:
     return _show_again(page, row.trajectory_id, message=f"Taken back: {row.get_kind_display().lower()}")
 
 
-def _show_again(page: Page, trajectory_id: str, *, message: str, undo: str = "") -> HttpResponse:
+def _show_again(page: Page, trajectory_id: str, *, message: str, step_id: str = "", undo: str = "") -> HttpResponse:
+    """Show what was said and what it is worth now, of the whole and of the step: as fragments, or as the page again."""
     if not page.is_htmx:
         return page.done(message, to=page.url("trajectory", trajectory_id))
     found: Trajectory = queries.find_trajectory(page.project, trajectory_id)
+    own = rewards.own_step_values(found, user=page.user)
     response = page.render(
         "console/parts/said_reply.html",
         trajectory=found,
+        card=steps.read_cards([steps.find_step(found, step_id)], own=own)[0] if step_id else None,
         said_panel=said.read_panel(found, caller=page.caller, role=page.role, hidden=page.hidden),
         panel=rewards.read_panel(found, caller=page.caller, role=page.role, hidden=page.hidden),
     )

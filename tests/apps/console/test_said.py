@@ -58,6 +58,19 @@ def test_htmx_gets_the_panel_and_an_undo(reviewer_browser: Client, page: str) ->
     assert "/unsay" in answer["HX-Trigger"]
 
 
+def test_what_a_step_is_worth_follows_what_is_said_of_it(reviewer_browser: Client, page: str, step: Step) -> None:
+    """Its buttons and its reward stand at the step, not in the panel that was pressed in."""
+
+    def post(address: str, form: dict[str, str]) -> str:
+        answer = reviewer_browser.post(address, form, headers={"HX-Request": "true"}).content.decode()
+        return answer.split(f'id="foot-{step.id}" hx-swap-oob="true"')[1].split("</footer>")[0]
+
+    assert "step reward" in (said := post(f"{page}/say", {"step": step.id, "v-reward": "-1.0"}))
+    assert said.count('aria-pressed="true"') == 1
+    undone = post(f"/p/shop/labels/{Label.objects.get().pk}/unsay", {})
+    assert ("step reward" in undone, 'aria-pressed="true"' in undone) == (False, False)
+
+
 @pytest.mark.parametrize(
     ("form", "words"),
     [
