@@ -23,10 +23,12 @@ class LoginForm(AuthenticationForm):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        is_again = bool(self.data.get("username"))  # the e-mail stands there still
         self.fields["username"].label = "E-mail"
         self.fields["username"].widget = forms.EmailInput(
-            attrs={"autocomplete": "username", "autofocus": True, "spellcheck": "false"}
+            attrs={"autocomplete": "username", "autofocus": not is_again, "spellcheck": "false"}
         )
+        self.fields["password"].widget.attrs["autofocus"] = is_again
 
     def clean_username(self) -> str:
         """Accounts are kept in lower case."""

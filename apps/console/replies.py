@@ -5,6 +5,7 @@ import json
 from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.shortcuts import render
 from django.urls import reverse
+from django.utils.text import capfirst
 
 from apps.core.errors import ServiceError
 
@@ -42,7 +43,7 @@ def refuse(request: HttpRequest, error: ServiceError) -> HttpResponse:
     """Render a service's error: a toast on the page for htmx, else a page."""
     if getattr(request, "htmx", False):
         response = HttpResponse(status=error.status, headers={"HX-Reswap": "none"})
-        return with_toast(response, error.message, kind="error")
+        return with_toast(response, capfirst(error.message), kind="error")
     return render_error(request, status=error.status, detail=error.message)
 
 

@@ -100,12 +100,12 @@ async def test_what_changes_all_that_is_found_is_asked_once_more(
     assert asked == ["Do it to all 1 that this search finds, on every page?"] * 2
 
 
-async def test_the_page_tells_that_there_are_keys(window: Window, owner: User, key: ApiKey) -> None:
+async def test_the_page_tells_that_there_are_shortcuts(window: Window, owner: User, key: ApiKey) -> None:
     await window.log_in(owner.email, PASSWORD)
     await window.open("/p/shop/")
     page = window.page
-    await page.get_by_role("button", name="Keys").click()
-    await expect(page.get_by_role("dialog", name="Keys")).to_be_visible()
+    await page.get_by_role("button", name="Shortcuts").click()
+    await expect(page.get_by_role("dialog", name="Keyboard shortcuts")).to_be_visible()
     await page.get_by_role("button", name="Close").click()
     for press in ("g", "p"):
         await page.keyboard.press(press)

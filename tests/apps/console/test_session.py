@@ -1,5 +1,7 @@
 """Logging in and out, projects, themes, short links."""
 
+import re
+
 import pytest
 from django.test import Client
 from django.utils import timezone
@@ -21,6 +23,7 @@ def test_a_wrong_password_keeps_the_form_and_says_what_to_check(owner: User, ano
     assert response.status_code == 200
     assert "capitals count" in html
     assert owner.email in html
+    assert re.findall(r'<input type="(\w+)"[^>]* autofocus', html) == ["password"]
 
 
 def test_login_goes_on_to_the_page_that_was_asked_for(owner: User, anonymous_browser: Client) -> None:
