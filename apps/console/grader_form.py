@@ -12,9 +12,10 @@ from typing import Any
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
-from apps.console.grader_form_words import HINTS, LABELS, UNITS, WORDS
+from apps.console.grader_form_words import HINTS, JUDGES, LABELS, UNITS, WORDS
 from apps.console.settings_of import bounds_of, kinds_of
 from apps.core.errors import ServiceError
+from apps.feedback.graders.judging import AskingSettings
 from apps.feedback.graders.kinds import Kind
 from apps.feedback.graders.models import GraderVersion
 from apps.feedback.graders.services import VersionDraft
@@ -133,6 +134,14 @@ class GraderForm:
     def answered(self) -> GraderField:
         return self.own("field")
 
+    def _hint(self, name: str) -> str:
+        settings = self.kind.settings
+        if issubclass(settings, AskingSettings) and name == "template":
+            return f"Places: {', '.join(f'{{{{{place}}}}}' for place in settings.PLACES)}."
+        if issubclass(settings, AskingSettings) and name == "model":
+            return JUDGES
+        return HINTS.get(name, "")
+
     def _field(self, name: str, info: FieldInfo) -> GraderField:
         full = f"{SETTINGS}.{name}"
         low, high = bounds_of(info)
@@ -142,7 +151,7 @@ class GraderForm:
             kind=_kind(name, info),
             value=self.typed[full],
             unit=UNITS.get(name, ""),
-            hint=HINTS.get(name, ""),
+            hint=self._hint(name),
             error=self.errors.get(full, ""),
             choices=tuple((value, WORDS.get(value, value)) for value in _literals(info)),
             min=low,

@@ -48,6 +48,7 @@ WORDS = {
     "majority": "what most say",
     "mean": "their mean",
 }
+JUDGES = "live, or the name of a teacher."
 HINTS = {
     "expected": "The right answer, the same for all; empty: each trajectory's metadata has it.",
     "expected_key": "Where the trajectory's metadata has the right answer.",
@@ -60,12 +61,13 @@ HINTS = {
     "need_all": "One error is a failure.",
     "task": "The name of one of reasoning-gym's tasks.",
     "entry_key": "Where the trajectory's metadata has the task's entry.",
-    "model": "live, or the name of a teacher; of a reward model its folder's name.",
+    "model": "A folder of this name in the models of the worker's cache (CLAW_CACHE_DIR).",
+    "question": "Stands in the prompt where that says {{question}}.",
+    "most": "Of one group. A group with more is asked about several times; a try alone in its group gets no score.",
     "n_votes": "Several need a temperature above 0.",
     "max_chars": "Of what the judge reads; the middle of more is left out.",
     "hold_to_shape": "The server lets nothing but the JSON object be said. For models that do not think first.",
     "calls_per_day": "Each UTC day; empty: as many as it takes.",
-    "template": "Places: {{answer}}, {{conversation}}, {{question}}, {{reference}}, {{scale}}, {{following}}.",
     "reference_key": "Where the trajectory's metadata says what a right answer is.",
     "centre": "A score of this is the middle of the scale.",
     "spread": "So far from it is three quarters of the way to an end.",

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from datetime import timedelta
 
-from django.db.models import Count
+from django.db.models import Count, QuerySet
 from django.utils import timezone
 
 from apps.accounts.models import Project
@@ -24,6 +24,7 @@ from apps.registry.queries import list_teachers
 from apps.trajectories.blindness import Hidden
 
 SHOWN = 20
+MOST_REASONS = 5
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,6 +87,7 @@ class GraderPage:
     n_waiting: int
     n_calls_today: int
     failures: list[Grading]
+    skipped: list[tuple[str, int]]  # why this version said nothing of a trajectory, and how often
     field_words: str
 
     @property
@@ -105,6 +107,11 @@ class GraderPage:
     @property
     def is_spent(self) -> bool:
         return self.budget is not None and self.n_calls_today >= self.budget
+
+
+def _count_skipped(gradings: QuerySet[Grading]) -> QuerySet[Grading, tuple[str, int]]:
+    reasons = gradings.filter(state=GradingState.SKIPPED).order_by().values_list("error")
+    return reasons.annotate(n=Count("pk")).order_by("-n", "error")[:MOST_REASONS]
 
 
 def list_judges(project: Project) -> list[str]:
@@ -130,5 +137,6 @@ def read_grader_page(grader: Grader, version: GraderVersion, *, hidden: Hidden) 
         n_waiting=gradings.filter(state__in=[GradingState.WAITING, GradingState.RUNNING]).count(),
         n_calls_today=read_spent(grader.pk),
         failures=list(failed[:SHOWN]),
+        skipped=list(_count_skipped(gradings)),
         field_words=words.get(version.field, version.field),
     )

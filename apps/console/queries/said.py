@@ -56,7 +56,11 @@ def read_panel(trajectory: Trajectory, *, caller: Caller, role: Role, hidden: Hi
     """Return the panel, with what the caller may see."""
     rows = Label.objects.standing().filter(trajectory=trajectory).seen_by(caller, hidden=hidden)
     rows = rows.exclude(Q(value__isnull=False) | Q(said__isnull=False), step=None)  # the panel of the reward has those
-    labels = list(rows.select_related("author", "key", "step").defer(*_HEAVY_OF_STEP).order_by("-pk")[: SHOWN + 1])
+    labels = list(
+        rows.select_related("author", "key", "token", "grader__grader", "step")
+        .defer(*_HEAVY_OF_STEP)
+        .order_by("-pk")[: SHOWN + 1]
+    )
     of_it = Q(trajectory=trajectory) | Q(rejected_trajectory=trajectory)
     pairs = Preference.objects.standing().filter(of_it).seen_by(caller, hidden=hidden)
     pairs = pairs.select_related(

@@ -83,13 +83,14 @@ def read_progress(backfill: Backfill, *, hidden: Hidden = NOTHING) -> Progress:
 
 
 def end_backfills() -> int:
-    """Mark as done those of which nothing waits any more; returns how many."""
+    """Mark as done those of which nothing waits any more, and tell open pages; returns how many."""
     ended = 0
-    for backfill in Backfill.objects.filter(state=WorkState.RUNNING, is_lined_up=True)[:100]:
+    lined_up = Backfill.objects.filter(state=WorkState.RUNNING, is_lined_up=True).select_related("version__grader")
+    for backfill in lined_up[:100]:
         waits = Grading.objects.filter(backfill=backfill, state__in=[GradingState.WAITING, GradingState.RUNNING])
-        if not waits.exists():
-            now = timezone.now()
-            ended += Backfill.objects.filter(pk=backfill.pk, state=WorkState.RUNNING).update(
-                state=WorkState.DONE, ended_at=now
-            )
+        running = Backfill.objects.filter(pk=backfill.pk, state=WorkState.RUNNING)
+        if not waits.exists() and running.update(state=WorkState.DONE, ended_at=timezone.now()) == 1:
+            grader = backfill.version.grader
+            publish_news(grader.project_id, kind="grader", object_id=grader.pk)
+            ended += 1
     return ended

@@ -9,7 +9,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import mean, median
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, field_validator, model_validator
 from pydantic_core import from_json
@@ -21,7 +21,6 @@ from apps.trajectories.messages import spoken_text
 
 MAX_TEMPLATE = 20_000
 MAX_PATIENCE_S = 540  # shorter than a worker's claim lasts without a sign of life
-PLACES = ("question", "conversation", "answer", "reference", "scale", "following")
 _PLACE = re.compile(r"\{\{\s*(\w+)\s*\}\}")
 _SCORED = re.compile(r'\A\s*\{\s*"scores?"[^"]*"reason"')  # the scores are whole: the next field has begun
 _THOUGHT = re.compile(r"\A.*?</think>", re.DOTALL)
@@ -34,7 +33,11 @@ class Nonsense(ValueError):
 
 
 class AskingSettings(Settings):
-    """Of everything that asks a model. `model` is `live` or the name of a teacher of the project."""
+    """Of everything that asks a model. `model` is `live` or the name of a teacher of the project. `PLACES` are what the
+    kind's template may name, and `NEEDED` what it must."""
+
+    PLACES: ClassVar[tuple[str, ...]] = ()
+    NEEDED: ClassVar[tuple[str, ...]] = ()
 
     model: Annotated[str, Field(min_length=1, max_length=100)] = "live"
     n_votes: Annotated[int, Field(ge=1, le=9)] = 1
@@ -46,6 +49,13 @@ class AskingSettings(Settings):
     calls_per_day: Annotated[int | None, Field(ge=1, le=10**7)] = None  # UTC days; None: as many as it takes
     question: Annotated[str, Field(max_length=4000)] = "How well did the assistant do what the user needed?"
     hold_to_shape: bool = False  # the server lets nothing but the JSON object be said; a model that thinks first cannot
+    template: Annotated[str, Field(max_length=MAX_TEMPLATE)]
+
+    @field_validator("template")
+    @classmethod
+    def check_places(cls, template: str) -> str:
+        """Refuse places that the kind does not fill, and a template that does not show what is judged."""
+        return check_template(template, needs=cls.NEEDED, places=cls.PLACES)
 
     @model_validator(mode="after")
     def check_votes(self) -> "AskingSettings":
@@ -101,12 +111,12 @@ score. Reply with one JSON object and nothing else: {"scores": [one number for e
 sentence"}"""
 
 
-def check_template(template: str, *, needs: Sequence[str]) -> str:
+def check_template(template: str, *, needs: Sequence[str], places: Sequence[str]) -> str:
     """Return a template whose places are known and that shows what is judged. Raises ValueError."""
     check_storable(template)
     named = set(_PLACE.findall(template))
-    if unknown := sorted(named - set(PLACES)):
-        raise ValueError(f"the template has no place {{{{{unknown[0]}}}}}; there are {', '.join(PLACES)}")
+    if unknown := sorted(named - set(places)):
+        raise ValueError(f"the template has no place {{{{{unknown[0]}}}}}; there are {', '.join(places)}")
     if missing := [name for name in needs if name not in named]:
         raise ValueError(f"the template must hold {{{{{missing[0]}}}}}")
     return template
@@ -115,40 +125,32 @@ def check_template(template: str, *, needs: Sequence[str]) -> str:
 class JudgeSettings(Targeted, AskingSettings):
     """A model that scores an answer on the field's scale."""
 
+    PLACES = ("answer", "conversation", "question", "scale", "reference", "following")
+    NEEDED = ("answer", "scale")
+
     template: Annotated[str, Field(max_length=MAX_TEMPLATE)] = JUDGE_TEMPLATE
     reference_key: Annotated[str, Field(max_length=100)] = ""  # of the metadata: what a right answer is
-
-    @field_validator("template")
-    @classmethod
-    def check_places(cls, template: str) -> str:
-        """Refuse unknown places."""
-        return check_template(template, needs=("answer", "scale"))
 
 
 class NextStateSettings(AskingSettings):
     """A model that reads what came next: -1, 0 or 1 for each step, and a hint where it failed."""
 
-    combine: Literal["median", "majority", "mean"] = "majority"
-    template: Annotated[str, Field(max_length=MAX_TEMPLATE)] = NEXT_TEMPLATE
+    PLACES = ("answer", "following", "conversation", "question")
+    NEEDED = ("answer", "following")
 
-    @field_validator("template")
-    @classmethod
-    def check_places(cls, template: str) -> str:
-        """Refuse unknown places."""
-        return check_template(template, needs=("answer", "following"))
+    combine: Literal["median", "majority", "mean"] = "majority"
+    question: Annotated[str, Field(max_length=4000)] = ""  # its own template asks none
+    template: Annotated[str, Field(max_length=MAX_TEMPLATE)] = NEXT_TEMPLATE
 
 
 class RelativeSettings(AskingSettings):
     """A model that compares the tries of a group."""
 
+    PLACES = ("conversation", "question")
+    NEEDED = ("conversation",)
+
     template: Annotated[str, Field(max_length=MAX_TEMPLATE)] = GROUP_TEMPLATE
     most: Annotated[int, Field(ge=2, le=16)] = 8  # tries in one question
-
-    @field_validator("template")
-    @classmethod
-    def check_places(cls, template: str) -> str:
-        """Refuse unknown places."""
-        return check_template(template, needs=("conversation",))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -92,7 +92,8 @@ GradeBatch = Callable[[Job, Sequence[Subject]], list[Outcome]]
 
 @dataclass(frozen=True, kw_only=True)
 class Kind:
-    """One kind. `batch` is how many subjects are graded at once; `is_group`: the tries of a group are one batch."""
+    """One kind. `batch` is how many subjects are graded at once; `is_group`: the tries of a group are one batch;
+    `needs_following`: it says nothing of an answer after which nothing came."""
 
     name: str
     words: str
@@ -103,6 +104,7 @@ class Kind:
     batch: int = 50
     is_group: bool = False
     always_by_step: bool = False
+    needs_following: bool = False
 
     def is_by_step(self, settings: Any) -> bool:
         """Say whether each step is graded; else the trajectory as a whole is."""
@@ -300,11 +302,13 @@ _ALL = (
         grade=_judge_next_state,
         batch=AT_ONCE,
         always_by_step=True,
+        needs_following=True,
     ),
     Kind(
         name="relative",
         words="judge of a group",
-        help="A model compares the tries of a group and scores each.",
+        help="A model compares the tries of a group and scores each. Trajectories that were opened with the same group "
+        "(POST /api/v1/trajectories) are tries of one; others are left alone.",
         source=Source.JUDGE,
         settings=RelativeSettings,
         grade=_judge_group,

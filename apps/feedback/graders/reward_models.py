@@ -8,6 +8,7 @@ import json
 import math
 import subprocess
 from collections.abc import Sequence
+from itertools import takewhile
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -72,11 +73,18 @@ def _run_model(folder: Path, lines: Sequence[str], *, max_tokens: int) -> list[A
         check=False,
     )
     if answer.returncode != 0:
-        raise ValueError(answer.stderr.strip()[-SHOWN:] or f"it ended with {answer.returncode}")
+        raise ValueError(read_last_words(answer.stderr) or f"it ended with {answer.returncode}")
     said = [json.loads(line) for line in answer.stdout.splitlines()]
     if len(said) != len(lines):
         raise ValueError(f"{len(lines)} scores were asked for and {len(said)} came")
     return said
+
+
+def read_last_words(stderr: str) -> str:
+    """Return what a program that failed said at last: the error below its traceback, from its beginning."""
+    lines = stderr.strip().splitlines()
+    last = list(takewhile(lambda line: not line.startswith(" "), reversed(lines)))[::-1] or lines[-1:]
+    return " ".join(" ".join(last).split())[:SHOWN]
 
 
 def _read_score(said: Any, settings: RewardModelSettings, *, low: float, high: float) -> Outcome:

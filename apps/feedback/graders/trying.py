@@ -1,5 +1,6 @@
 """Dry runs: a version grades a sample and writes no label. People see what it would have said beside what they said."""
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
@@ -21,6 +22,7 @@ from apps.feedback.graders.grading import (
     read_group,
     read_ungraded,
 )
+from apps.feedback.graders.kinds import Kind
 from apps.feedback.graders.models import DryRun, GraderVersion, WorkState
 from apps.feedback.graders.people import Target, compare, read_people
 from apps.feedback.graders.subjects import Subject
@@ -36,6 +38,7 @@ SHOWN_TEXT = 500
 NO_TRAJECTORY = "no complete trajectory fits its query: nothing could be tried"
 NO_GROUP = "no complete trajectory that fits its query is one of a group: nothing could be compared"
 NO_ANSWER = "no complete trajectory that fits its query has an answer: nothing could be tried"
+NO_FOLLOWING = "no complete trajectory that fits its query has a second step: nothing came after an answer"
 
 
 def run_dry_run(dry_run_id: str) -> None:
@@ -56,11 +59,10 @@ def run_dry_run(dry_run_id: str) -> None:
 def _try(dry_run: DryRun) -> dict[str, Any]:
     version = dry_run.version
     grading_round = open_round(version)
-    is_group = grading_round.kind.is_group
     hidden = find_hidden(Caller(user=dry_run.author))
-    sample = choose_sample(version, n_wanted=dry_run.n_wanted, is_group=is_group, hidden=hidden)
+    sample = choose_sample(version, kind=grading_round.kind, n_wanted=dry_run.n_wanted, hidden=hidden)
     if not sample:
-        return {"state": WorkState.FAILED, "error": NO_GROUP if is_group else NO_TRAJECTORY}
+        return {"state": WorkState.FAILED, "error": _tell_nothing(grading_round.kind)}
     mine = DryRun.objects.filter(pk=dry_run.pk)
     graded = _grade_sample(grading_round, sample, beat=lambda: mine.update(touched_at=timezone.now()))[:MAX_RESULTS]
     if not graded:
@@ -73,7 +75,23 @@ def _try(dry_run: DryRun) -> dict[str, Any]:
         (result["trajectory"], result["step"]): result["reward"] for result in results if result["reward"] is not None
     }
     agreement = asdict(compare(own, people)) if people else {}
-    return {"state": WorkState.DONE, "results": results, "agreement": agreement, "error": ""}
+    fault = _find_fault(graded)
+    state = WorkState.FAILED if fault else WorkState.DONE
+    return {"state": state, "results": results, "agreement": agreement, "error": fault}
+
+
+def _tell_nothing(kind: Kind) -> str:
+    if kind.is_group:
+        return NO_GROUP
+    return NO_FOLLOWING if kind.needs_following else NO_TRAJECTORY
+
+
+def _find_fault(graded: Sequence[Graded]) -> str:
+    """Return why nothing of the sample could be graded: then the version is not tried. "" when some of it was."""
+    if any(isinstance(one.outcome, Grade) for one in graded):
+        return ""
+    [(why, n)] = Counter(one.outcome.why for one in graded if not isinstance(one.outcome, Grade)).most_common(1)
+    return clean_text(f"none of {len(graded)} could be graded, {'each' if n == len(graded) else n}: {why}"[:SHOWN_TEXT])
 
 
 def hide_results(dry_run: DryRun, *, hidden: Hidden) -> DryRun:
@@ -88,14 +106,15 @@ def hide_results(dry_run: DryRun, *, hidden: Hidden) -> DryRun:
     return dry_run
 
 
-def choose_sample(version: GraderVersion, *, n_wanted: int, is_group: bool, hidden: Hidden) -> list[Trajectory]:
+def choose_sample(version: GraderVersion, *, kind: Kind, n_wanted: int, hidden: Hidden) -> list[Trajectory]:
     """Return complete trajectories that the version's query finds for who may not know of `hidden`, the newest: first
-    such as people judged, half of them. `is_group`: of tries of a group only."""
+    such as people judged, half of them. Only such as the kind can say something of: tries of a group, more than one
+    step."""
     project = version.grader.project
     rows = find_matching(project=project, query=parse_query(version.query), hidden=hidden).filter(
-        state=TrajectoryState.COMPLETE, n_steps__gt=0
+        state=TrajectoryState.COMPLETE, n_steps__gt=1 if kind.needs_following else 0
     )
-    if is_group:
+    if kind.is_group:
         rows = rows.exclude(group="")
     judged = Label.objects.standing().filter(trajectory=OuterRef("pk"), source=Source.HUMAN, field=version.field)
     known = list(rows.filter(Exists(judged)).exclude(pk__in=hidden).order_by("-pk")[: (n_wanted + 1) // 2])
@@ -135,6 +154,7 @@ def _show(graded: Graded, grading_round: GradingRound, *, people: Mapping[Target
     shown: dict[str, Any] = {
         "trajectory": subject.trajectory.pk,
         "title": subject.trajectory.title[:SHOWN_TEXT],
+        "group": subject.trajectory.group if grading_round.kind.is_group else "",
         "step": subject.step_id,
         "answer": clean_text(subject.text[:SHOWN_TEXT]),
         "value": None,

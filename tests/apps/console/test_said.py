@@ -9,13 +9,14 @@ from apps.accounts.access import Caller
 from apps.accounts.models import Project, User
 from apps.console.queries.comparing import mark_words
 from apps.core.ids import new_id
-from apps.feedback.models import Label
+from apps.feedback.graders.services import VersionDraft, create_grader
+from apps.feedback.models import Label, Source
 from apps.feedback.preferences.models import Preference
 from apps.feedback.preferences.services import add_correction
 from apps.feedback.queues.filling import add_trajectories
 from apps.feedback.queues.services import create_queue
 from apps.feedback.queues.working import take_review
-from apps.feedback.services import add_label
+from apps.feedback.services import Answer, Author, add_label, write_answers
 from apps.trajectories.models import Step, Trajectory
 
 AddTrajectory = Callable[..., Trajectory]
@@ -213,3 +214,17 @@ def test_what_is_missing_is_404(reviewer_browser: Client, page: str) -> None:
     for address in (f"/p/shop/labels/{new_id('labl')}/unsay", "/p/shop/preferences/nonsense/unsay"):
         assert reviewer_browser.post(address).status_code == 404
     assert reviewer_browser.get(f"{page}/steps/9/correct").status_code == 404
+
+
+def test_what_a_grader_says_of_a_step_has_its_name(
+    reviewer_browser: Client, trainer: User, page: str, trajectory: Trajectory, step: Step
+) -> None:
+    caller = Caller(user=trainer)
+    version, _ = create_grader(
+        caller=caller, project=trajectory.project, name="after", kind="next_state", draft=VersionDraft()
+    )
+    answers = [Answer(field="reward", value=-1, step=step), Answer(field="hint", text="One word.", step=step)]
+    author = Author(source=Source.NEXT_STATE, grader=version)
+    write_answers(author=author, trajectory=trajectory, answers=answers)
+    html = reviewer_browser.get(page).content.decode()
+    assert html.count(f'<a href="/p/shop/graders/{version.grader_id}?version=1">after@v1</a>') == 2

@@ -3,6 +3,7 @@
 import pytest
 
 from apps.accounts.access import Caller
+from apps.feedback.graders import backfilling
 from apps.feedback.graders.backfilling import end_backfills, fill_backfill, read_progress
 from apps.feedback.graders.models import WorkState
 from apps.feedback.graders.running import line_up
@@ -16,7 +17,11 @@ pytestmark = pytest.mark.django_db
 
 class TestBackfill:
     def test_it_grades_what_is_there_and_tells_how_far_it_is(
-        self, caller: Caller, make_version: MakeVersion, make_trajectory: MakeTrajectory
+        self,
+        caller: Caller,
+        make_version: MakeVersion,
+        make_trajectory: MakeTrajectory,
+        monkeypatch: pytest.MonkeyPatch,
     ) -> None:
         trajectories = [make_trajectory("x", group="a") for _ in range(3)]
         make_trajectory("x", group="b")
@@ -30,7 +35,14 @@ class TestBackfill:
         go_on(version)
         progress = read_progress(backfill)
         assert (progress.n_total, progress.n_graded, progress.n_looked_at) == (2, 2, 2)
+        told: list[str] = []
+
+        def note(_project_id: str, *, kind: str, object_id: str) -> None:
+            told.append(f"{kind} {object_id}")
+
+        monkeypatch.setattr(backfilling, "publish_news", note)
         assert end_backfills() == 1
+        assert told == [f"grader {version.grader_id}"]  # an open page shows that it is done
         backfill.refresh_from_db()
         assert backfill.state == WorkState.DONE
         assert not Label.objects.filter(trajectory=late).exists()

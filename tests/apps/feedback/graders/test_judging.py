@@ -6,6 +6,7 @@ import pytest
 from pydantic import ValidationError
 
 from apps.feedback.graders.judging import (
+    AskingSettings,
     JudgeSettings,
     NextStateSettings,
     Nonsense,
@@ -181,7 +182,7 @@ def test_a_shape_holds_what_can_be_read_and_nothing_else() -> None:
     ("given", "reason"),
     [
         ({"template": "{{answer}} {{scale}} {{secret}}"}, "no place"),
-        ({"template": "{{scale}}"}, "must hold"),
+        ({"template": "{{scale}}"}, r"must hold \{\{answer"),
         ({"n_votes": 3}, "raise the temperature"),
         ({"n_votes": 9, "temperature": 1, "timeout_s": 100}, "may wait 540 s"),
         ({"question": "\x00"}, "cannot be stored"),
@@ -191,3 +192,17 @@ def test_a_shape_holds_what_can_be_read_and_nothing_else() -> None:
 def test_bad_settings_are_refused(given: dict[str, object], reason: str) -> None:
     with pytest.raises(ValidationError, match=reason):
         JudgeSettings(**given)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("settings", "template", "reason"),
+    [
+        (NextStateSettings, "{{answer}} {{following}} {{scale}}", r"no place \{\{scale"),
+        (NextStateSettings, "{{answer}} {{question}}", r"must hold \{\{following"),
+        (RelativeSettings, "{{conversation}} {{answer}}", r"no place \{\{answer"),
+        (RelativeSettings, "{{question}}", r"must hold \{\{conversation"),
+    ],
+)
+def test_a_template_names_only_what_its_kind_fills(settings: type[AskingSettings], template: str, reason: str) -> None:
+    with pytest.raises(ValidationError, match=reason):
+        settings(template=template)

@@ -61,6 +61,11 @@ def test_what_it_cannot_score_says_so(python: Path) -> None:
         ("print('{}')", "2 scores were asked for and 1 came"),
         ("print('x\\ny')", "Expecting value"),
         ("sys.exit(3)", "ended with 3"),
+        (
+            "raise ValueError('no tokenizer among ' + 'x' * 400)",
+            "the reward model failed: ValueError: no tokenizer among x",
+        ),
+        ("raise ValueError('none:\\n(1) a file\\n(2) a class')", "ValueError: none: (1) a file (2) a class"),
     ],
 )
 def test_a_fault_is_told(python: Path, body: str, reason: str) -> None:

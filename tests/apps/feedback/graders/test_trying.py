@@ -11,8 +11,11 @@ from apps.feedback.graders.services import start_dry_run, switch_on
 from apps.feedback.graders.trying import run_dry_run
 from apps.feedback.models import Label, Source
 from apps.feedback.services import add_label
+from apps.trajectories.models import Trajectory
 from tests.apps.feedback.graders.conftest import MakeTrajectory, MakeVersion, grade_all
+from tests.factories.trajectories import StepFactory
 from tests.fakes.engine import FakeEngine
+from tests.fakes.webhook import FakeWebhook
 
 pytestmark = pytest.mark.django_db
 
@@ -49,6 +52,43 @@ class TestDryRun:
         [result] = dry_run.results
         assert "nonsense" in result["problem"]
         assert (result["value"], dry_run.agreement) == (None, {})
+        assert (dry_run.state, dry_run.error[:59]) == (
+            WorkState.FAILED,
+            "none of 1 could be graded, each: the judge answered nonsens",
+        )
+
+    def test_what_graded_nothing_is_not_tried(
+        self, caller: Caller, webhook: FakeWebhook, make_version: MakeVersion, make_trajectory: MakeTrajectory
+    ) -> None:
+        for _ in range(3):
+            make_trajectory()
+        version = make_version("webhook", settings={"url": webhook.url}, tried=False)
+        webhook.status = 500
+        run_dry_run(start_dry_run(caller=caller, version=version).pk)
+        assert DryRun.objects.get().error == "none of 3 could be graded, each: the webhook answered 500"
+        with pytest.raises(Conflict, match="first: a dry run shows"):
+            switch_on(caller=caller, version=version)
+        webhook.status = 200
+        run_dry_run(start_dry_run(caller=caller, version=version).pk)
+        assert switch_on(caller=caller, version=version).live == version
+
+    def test_a_next_state_judge_is_tried_where_something_came_next(
+        self, caller: Caller, engine: FakeEngine, make_version: MakeVersion, make_trajectory: MakeTrajectory
+    ) -> None:
+        engine.script.pieces = ['{"score": 1, "hint": "", "reason": "thanks"}']
+        talk = make_trajectory("talk")
+        version = make_version("next_state", tried=False)
+        run_dry_run(start_dry_run(caller=caller, version=version).pk)
+        assert (DryRun.objects.get().state, "second step" in DryRun.objects.get().error) == (WorkState.FAILED, True)
+        first = talk.steps.get()
+        StepFactory.create(trajectory=talk, index=1, parent=first, messages=[{"role": "user", "content": "ok"}])
+        Trajectory.objects.filter(pk=talk.pk).update(n_steps=2)
+        for _ in range(3):  # newer ones, of one step
+            make_trajectory()
+        run_dry_run(start_dry_run(caller=caller, version=version, n_wanted=1).pk)
+        newest = DryRun.objects.order_by("-pk")[0]
+        assert newest.state == WorkState.DONE
+        assert {one["trajectory"] for one in newest.results} == {talk.pk}
 
     def test_without_a_sample_it_fails(self, caller: Caller, make_version: MakeVersion) -> None:
         version = make_version("regex", settings={"pattern": "x"}, tried=False)
