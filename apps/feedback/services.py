@@ -12,7 +12,7 @@ from django.db import IntegrityError, transaction
 from django.db.models import Q
 
 from apps.accounts.access import Caller
-from apps.accounts.models import Role
+from apps.accounts.models import Project, Role
 from apps.core.errors import Conflict, Forbidden, InvalidInput, NotFound
 from apps.core.ids import is_id
 from apps.core.texts import NUL_OR_HALF, is_storable
@@ -280,6 +280,13 @@ def list_labels(*, caller: Caller, trajectory: Trajectory, step: Step | None = N
     if step is not None:
         labels = labels.filter(step=step)
     return list(labels.order_by("id"))
+
+
+def list_hints(*, caller: Caller, project: Project) -> LabelQuerySet:
+    """Return the project's hints that stand and that the caller may see now, for paging. Deleted trajectories have
+    none."""
+    hints = Label.objects.hints().filter(project=project, trajectory__deleted_at=None)
+    return hints.seen_by(caller, hidden=find_hidden(caller)).select_related("author", "key", "grader__grader", "token")
 
 
 def _require_reviewer(caller: Caller, trajectory: Trajectory) -> None:

@@ -1,6 +1,7 @@
 """What was said of a trajectory beside what its reward adds up from: words, and all of its steps and spans of words."""
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from django.db.models import Q
@@ -75,6 +76,17 @@ def read_panel(trajectory: Trajectory, *, caller: Caller, role: Role, hidden: Hi
         boxes=read_boxes(fields, {}),
         steps=list(Step.objects.filter(trajectory=trajectory).only("id", "index").order_by("index")[:200]),
     )
+
+
+def read_hints(
+    trajectory: Trajectory, step_ids: Sequence[str], *, caller: Caller, hidden: Hidden
+) -> dict[str, list[Label]]:
+    """Return, by step, the words to the model that stand and that the caller may see."""
+    found: dict[str, list[Label]] = {}
+    rows = Label.objects.hints().filter(trajectory=trajectory, step__in=step_ids).seen_by(caller, hidden=hidden)
+    for label in rows.select_related("author", "key", "token", "grader__grader").order_by("pk"):
+        found.setdefault(label.step_id or "", []).append(label)
+    return found
 
 
 def _show(label: Label, *, user: User | None, orders: bool) -> Said:

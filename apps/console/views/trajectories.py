@@ -46,6 +46,9 @@ def trajectory(page: Page, trajectory_id: str) -> HttpResponse:
         focus=focus,
         panel=rewards.read_panel(found, caller=page.caller, role=page.role, hidden=page.hidden),
         said_panel=said.read_panel(found, caller=page.caller, role=page.role, hidden=page.hidden),
+        step_hints=said.read_hints(
+            found, [card.step.id for card in window.cards], caller=page.caller, hidden=page.hidden
+        ),
         lineage=steps.read_lineage(found),
         idle_close_s=settings.CLAW.idle_close_s,
         curl=curl("GET", f"/api/v1/trajectories/{found.id}"),

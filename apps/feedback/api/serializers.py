@@ -5,7 +5,7 @@ from typing import Any
 from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
-from apps.core.serializers import StrictSerializer
+from apps.core.serializers import PageQuerySerializer, PageSerializer, StrictSerializer
 from apps.feedback.models import Label, Source
 from apps.feedback.score_schema import MAX_TEXT, REWARD_FIELD
 from apps.feedback.services import MAX_END_USER, MAX_FIELD
@@ -163,3 +163,11 @@ class TrajectoryLabelBodySerializer(ResponseLabelBodySerializer):
 
 class StepLabelBodySerializer(ResponseLabelBodySerializer):
     choice = None  # type: ignore[assignment]
+
+
+class HintsQuerySerializer(PageQuerySerializer):
+    trajectory = serializers.CharField(required=False, default=None, max_length=32)
+
+
+class HintPageSerializer(PageSerializer):
+    items = LabelSerializer(many=True)

@@ -12,6 +12,7 @@ urlpatterns = [
     path("trajectories/<str:trajectory_id>/labels", views.TrajectoryLabelsView.as_view(), name="api-trajectory-labels"),
     path("steps/<str:step_id>/labels", views.StepLabelsView.as_view(), name="api-step-labels"),
     path("responses/<str:response_id>/labels", views.ResponseLabelsView.as_view(), name="api-response-labels"),
+    path("hints", views.HintsView.as_view(), name="api-hints"),
     path("labels/<str:label_id>/take-back", views.TakeBackView.as_view(), name="api-take-back-label"),
     path("score-schemas", schema_views.ScoreSchemasView.as_view(), name="api-score-schemas"),
     path("steps/<str:step_id>/corrections", preference_views.CorrectionsView.as_view(), name="api-corrections"),

@@ -9,13 +9,16 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
-from apps.accounts.access import Caller
+from apps.accounts.access import Caller, find_project
 from apps.accounts.api.authentication import caller_of
 from apps.accounts.models import Role
+from apps.core.paging import page_newest_first
 from apps.core.parsers import LargeBodyParser
-from apps.core.serializers import read_fields
+from apps.core.serializers import read_fields, show_page
 from apps.feedback import services
 from apps.feedback.api.serializers import (
+    HintPageSerializer,
+    HintsQuerySerializer,
     LabelListSerializer,
     LabelSerializer,
     NewLabelSerializer,
@@ -140,6 +143,21 @@ class ResponseLabelsView(APIView):
         choice = body.pop("choice")
         step = find_step_by_response(caller=caller, response_id=response_id, choice=choice, role=Role.REVIEWER)
         return _add(caller, step.trajectory, step, body)
+
+
+class HintsView(APIView):
+    """Words to the model of a project's steps: what it should have known. What distillation (`hindsight`) reads."""
+
+    @extend_schema(operation_id="hints_list", parameters=[HintsQuerySerializer], responses=HintPageSerializer)
+    def get(self, request: Request) -> Response:
+        """List the hints that stand, newest first."""
+        query = read_fields(HintsQuerySerializer, request.query_params)
+        caller = caller_of(request)
+        hints = services.list_hints(caller=caller, project=find_project(caller, query.pop("project")))
+        trajectory_id = query.pop("trajectory")
+        if trajectory_id is not None:
+            hints = hints.filter(trajectory=trajectory_id)
+        return Response(show_page(LabelSerializer, page_newest_first(hints, **query)))
 
 
 class TakeBackView(APIView):

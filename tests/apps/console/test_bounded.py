@@ -52,6 +52,7 @@ ENDPOINTS = (
     "/api/v1/trajectories/{trajectory}",
     "/api/v1/trajectories/{trajectory}/steps?tokens=1",
     "/api/v1/trajectories/{trajectory}/tokens",
+    "/api/v1/hints",
     "/api/v1/inbox?kind=set_aside",
     "/api/v1/inbox?kind=unassigned",
     "/api/v1/inbox?kind=side",

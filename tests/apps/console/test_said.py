@@ -227,4 +227,7 @@ def test_what_a_grader_says_of_a_step_has_its_name(
     author = Author(source=Source.NEXT_STATE, grader=version)
     write_answers(author=author, trajectory=trajectory, answers=answers)
     html = reviewer_browser.get(page).content.decode()
-    assert html.count(f'<a href="/p/shop/graders/{version.grader_id}?version=1">after@v1</a>') == 2
+    assert html.count(f'<a href="/p/shop/graders/{version.grader_id}?version=1">after@v1</a>') == 3
+    at_step = html[html.index('id="step-0"') : html.index(f'id="foot-{step.pk}"')]
+    assert 'class="step-hint"' in at_step
+    assert "One word." in at_step

@@ -279,3 +279,50 @@ def test_a_browser_needs_its_csrf_token(mate: User, url: str) -> None:
     client.force_login(mate)
     assert client.post(url, {"value": 1}).status_code == 403
     assert not Label.objects.exists()
+
+
+class TestHints:
+    def test_those_that_stand_are_listed_newest_first(
+        self, key_client: APIClient, agent: Agent, trajectory: Trajectory
+    ) -> None:
+        other = TrajectoryFactory.create(agent=agent)
+        steps = [StepFactory.create(trajectory=row) for row in (trajectory, other)]
+        for step, words in zip([*steps, steps[0]], ("One word.", "In French.", "No more."), strict=True):
+            given = key_client.post(f"/api/v1/steps/{step.pk}/labels", {"field": "hint", "text": words})
+        key_client.post(f"/api/v1/labels/{given.json()['id']}/take-back")
+        key_client.post(f"/api/v1/steps/{steps[0].pk}/labels", {"field": "comment", "text": "to people"})
+        shown = key_client.get("/api/v1/hints").json()
+        assert [(one["text"], one["step"]) for one in shown["items"]] == [
+            ("In French.", steps[1].pk),
+            ("One word.", steps[0].pk),
+        ]
+        assert shown["items"][0]["author"].startswith("claw-")
+        first = key_client.get("/api/v1/hints", {"limit": 1}).json()
+        assert [
+            one["text"] for one in key_client.get("/api/v1/hints", {"before": first["next_before"]}).json()["items"]
+        ] == ["One word."]
+        of_one = key_client.get("/api/v1/hints", {"trajectory": other.pk}).json()["items"]
+        assert [one["text"] for one in of_one] == ["In French."]
+        Trajectory.objects.filter(pk=other.pk).update(deleted_at=other.started_at)
+        assert [one["text"] for one in key_client.get("/api/v1/hints").json()["items"]] == ["One word."]
+
+    def test_who_may(
+        self,
+        client_of: Login,
+        viewer: User,
+        stranger: User,
+        key_client: APIClient,
+        anonymous_client: APIClient,
+        other_client: APIClient,
+        trajectory: Trajectory,
+    ) -> None:
+        step = StepFactory.create(trajectory=trajectory)
+        key_client.post(f"/api/v1/steps/{step.pk}/labels", {"field": "hint", "text": "One word."})
+        assert anonymous_client.get("/api/v1/hints").status_code == 401
+        assert len(client_of(viewer).get("/api/v1/hints", {"project": "shop"}).json()["items"]) == 1
+        assert client_of(stranger).get("/api/v1/hints", {"project": "shop"}).status_code == 404
+        assert other_client.get("/api/v1/hints").json()["items"] == []
+        assert other_client.get("/api/v1/hints", {"trajectory": trajectory.pk}).json()["items"] == []
+        assert key_client.post("/api/v1/hints", {}).status_code == 405
+        for odd in ({"limit": "x"}, {"before": "y"}, {"colour": "red"}, {"trajectory": "%00" * 30}):
+            assert key_client.get("/api/v1/hints", odd).status_code == 400

@@ -21,7 +21,7 @@ from apps.feedback.queues.filling import add_trajectories
 from apps.feedback.queues.models import Review, ReviewQueue
 from apps.feedback.queues.services import create_queue
 from apps.feedback.queues.working import take_review
-from apps.feedback.services import add_label
+from apps.feedback.services import Answer, add_label, add_labels
 from apps.trajectories.datasets.services import add_ids_to_dataset, create_dataset, take_snapshot
 from apps.trajectories.models import Trajectory
 from tests.factories.accounts import MembershipFactory
@@ -113,6 +113,9 @@ def world(make_queue: MakeQueue, add: Add, project: Project, mate: User, trainer
     assert review is not None
     label = add_label(caller=author, trajectory=trajectory, value=-0.37, text="dull words")
     add_label(caller=author, trajectory=trajectory, step=step, value=-0.37)
+    add_labels(
+        caller=author, trajectory=trajectory, answers=[Answer(field="hint", text="dull words to the model", step=step)]
+    )
     add_correction(caller=author, step=step, message="a better answer")
     add_label(caller=author, trajectory=other, value=1)  # so that no mean over a dataset is that of one trajectory
     dataset = create_dataset(project=project, caller=author, name="d")

@@ -49,6 +49,7 @@ API = (
     "trajectories/{trajectory}/labels",
     "steps/{step}/labels",
     "preferences?project=shop",
+    "hints?project=shop",
     "datasets/{dataset}/trajectories",
     "snapshots/{snapshot}/entries",
     "snapshots/{snapshot}/diff?base={empty}",
