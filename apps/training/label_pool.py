@@ -31,12 +31,12 @@ class LabelPool:
     hidden: Hidden = NOTHING
 
     def candidates(self) -> QuerySet[Trajectory]:
-        """Return everything that the selection names, ready or not."""
-        return self._narrow(Trajectory.objects.all())
+        """Return everything that the selection names, in either channel, ready or not."""
+        return self.selection.narrow_channels(self._own(Trajectory.objects.all()))
 
     def ready(self) -> QuerySet[Trajectory]:
         """Return the trajectories that can be learnt from now: those used least first, then the oldest."""
-        rows = self._narrow(Trajectory.objects.settled()).filter(self._fits(), is_excluded=False)
+        rows = self.selection.narrow(self._own(Trajectory.objects.settled())).filter(self._fits(), is_excluded=False)
         rows = rows.filter(Exists(usable_steps().filter(trajectory=OuterRef("pk"))))
         counted = rows.annotate(n_uses=self._count_uses())
         return counted.filter(n_uses__lt=int(self.recipe.own("epochs"))).order_by("n_uses", "id")
@@ -44,6 +44,7 @@ class LabelPool:
     def count_by_readiness(self) -> dict[str, int]:
         """Return how many candidates are ready and, by reason, how many are not."""
         readiness = Case(
+            When(~Q(channel=self.selection.channel), then=Value("elsewhere")),
             When(~Exists(Trajectory.objects.settled().filter(pk=OuterRef("pk"))), then=Value("open")),
             When(~self._is_labelled(), then=Value("unlabelled")),
             When(is_excluded=True, then=Value("excluded")),
@@ -57,8 +58,8 @@ class LabelPool:
         counts = rows.order_by().values("readiness").annotate(n=Count("pk"))
         return {row["readiness"]: row["n"] for row in counts}
 
-    def _narrow(self, rows: QuerySet[Trajectory]) -> QuerySet[Trajectory]:
-        return self.selection.narrow(rows.filter(project_id=self.policy.project_id).exclude(pk__in=self.hidden))
+    def _own(self, rows: QuerySet[Trajectory]) -> QuerySet[Trajectory]:
+        return rows.filter(project_id=self.policy.project_id).exclude(pk__in=self.hidden)
 
     def _is_labelled(self) -> Q:
         return Q(reward__isnull=False) | Q(Exists(_of_row(Preference.objects.standing())))

@@ -15,6 +15,7 @@ from apps.trajectories.models import Step, Trajectory
 
 READY = "ready"
 REASONS: Mapping[str, str] = {
+    "elsewhere": "in the other channel",
     "open": "still open or being recorded",
     "unlabelled": "without a reward",
     "unhinted": "without a hint, a comment or a correction of a step",
@@ -43,18 +44,19 @@ class Pool:
     hidden: Hidden = NOTHING
 
     def candidates(self) -> QuerySet[Trajectory]:
-        """Return everything that the selection names, ready or not."""
-        return self._narrow(Trajectory.objects.all())
+        """Return everything that the selection names, in either channel, ready or not."""
+        return self.selection.narrow_channels(self._own(Trajectory.objects.all()))
 
     def ready(self) -> QuerySet[Trajectory]:
         """Return the trajectories that can be trained on now, oldest first."""
-        rows = self._narrow(Trajectory.objects.settled())
+        rows = self.selection.narrow(self._own(Trajectory.objects.settled()))
         rows = rows.filter(self._is_labelled(), is_excluded=False, n_steps__gt=0)
         return rows.filter(~Exists(self._uses()), Exists(self._fresh_steps())).order_by("id")
 
     def count_by_readiness(self) -> dict[str, int]:
         """Return how many candidates are ready and, by reason, how many are not."""
         readiness = Case(
+            When(~Q(channel=self.selection.channel), then=Value("elsewhere")),
             When(~Exists(Trajectory.objects.settled().filter(pk=OuterRef("pk"))), then=Value("open")),
             When(~self._is_labelled(), then=Value("unhinted" if self.learns_from_hints else "unlabelled")),
             When(is_excluded=True, then=Value("excluded")),
@@ -67,8 +69,8 @@ class Pool:
         rows = self.candidates().annotate(readiness=readiness).order_by().values("readiness")
         return {row["readiness"]: row["n"] for row in rows.annotate(n=Count("pk"))}
 
-    def _narrow(self, rows: QuerySet[Trajectory]) -> QuerySet[Trajectory]:
-        return self.selection.narrow(rows.filter(project_id=self.policy.project_id).exclude(pk__in=self.hidden))
+    def _own(self, rows: QuerySet[Trajectory]) -> QuerySet[Trajectory]:
+        return rows.filter(project_id=self.policy.project_id).exclude(pk__in=self.hidden)
 
     def _is_labelled(self) -> Q:
         return has_hint() if self.learns_from_hints else Q(reward__isnull=False)

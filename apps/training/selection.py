@@ -69,7 +69,10 @@ class Selection(BaseModel):
 
     def narrow(self, rows: QuerySet[Trajectory]) -> QuerySet[Trajectory]:
         """Return the rows that pass; `rows` are one project's."""
-        rows = rows.filter(channel=self.channel)
+        return self.narrow_channels(rows).filter(channel=self.channel)
+
+    def narrow_channels(self, rows: QuerySet[Trajectory]) -> QuerySet[Trajectory]:
+        """Return the rows that pass in either channel."""
         conditions = {
             "agent__slug": self.agent,
             "group__startswith": self.group_prefix,

@@ -25,6 +25,7 @@ class Readiness:
     n_ready: int = 0
     others: tuple[tuple[str, int], ...] = ()
     n_open: int = 0
+    n_elsewhere: int = 0  # in the channel that is not chosen
     open_words: str = ""  # what makes the open ones ready
     problem: str = ""
     suits_labels: str = ""
@@ -61,6 +62,7 @@ def read_readiness(project: Project, *, recipe: dict[str, Any], selection: dict[
         n_ready=counts[READY],
         others=tuple((words, counts[reason]) for reason, words in REASONS.items() if counts.get(reason)),
         n_open=counts.get("open", 0),
+        n_elsewhere=counts.get("elsewhere", 0),
         open_words=describe_open(),
         suits_labels=dict(CHOICES["recipe.algorithm"])[SFT] if is_of_others and not config.learns_from_labels else "",
         found=found,

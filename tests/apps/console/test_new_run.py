@@ -239,6 +239,18 @@ def test_the_form_says_how_open_trajectories_become_ready(trainer_browser: Clien
     assert "and complete them" in html
 
 
+def test_what_is_in_the_other_channel_is_told(trainer_browser: Client, ready: list[Trajectory]) -> None:
+    """A snapshot of validation trajectories holds nothing for the channel that the form begins with."""
+    Trajectory.objects.update(channel="val")
+    html = trainer_browser.get("/p/shop/runs/new").content.decode()
+    assert re.search(r"in the other channel</span>\s*<span class=\"num\">2<", html)
+    assert "What is in the other channel counts once you choose it" in html
+    refused = trainer_browser.post("/p/shop/runs/new", form())
+    assert "2 in the other channel" in refused.content.decode()
+    chosen = trainer_browser.get("/p/shop/runs/new?selection.channel=val").content.decode()
+    assert '<span class="ready-count">2</span>' in chosen
+
+
 def test_a_run_without_anything_to_learn_from_is_refused(trainer_browser: Client, trajectory: Trajectory) -> None:
     response = trainer_browser.post("/p/shop/runs/new", form())
     assert response.status_code == 400

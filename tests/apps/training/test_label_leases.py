@@ -238,7 +238,9 @@ def test_the_form_says_why_the_rest_is_not_for_it(add_trajectory: AddTrajectory)
     add_trajectory(reward=1.0, is_excluded=True)
     add_trajectory(reward=1.0, steps=[{"is_excluded": True}])
     add_trajectory(reward=1.0)
-    assert counts(row, **SFT) == {"ready": 1, "rejected": 1, "unlabelled": 1, "excluded": 1, "untrainable": 1}
+    add_trajectory(reward=1.0, channel="val")
+    reasons = {"rejected": 1, "unlabelled": 1, "excluded": 1, "untrainable": 1, "elsewhere": 1}
+    assert counts(row, **SFT) == {"ready": 1, **reasons}
 
 
 def test_a_run_that_could_learn_nothing_is_refused(launch: LaunchRun, add_trajectory: AddTrajectory) -> None:
