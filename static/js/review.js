@@ -121,7 +121,10 @@ function onInput(event) {
   }
   box?.classList.remove("is-missing");
   document.getElementById("review-error").hidden = true;
-  saveDraft(desk().dataset.review, form());
+  const review = desk().dataset.review;
+  saveDraft(review, form());
+  const waiting = readOutbox()[review];
+  if (waiting?.action === "submit") putIntoOutbox(review, { ...waiting, body: formBody() }); // what is sent is what one sees
 }
 
 function submit() {
@@ -146,18 +149,25 @@ function giveUp(action) {
 function send(action) {
   const review = desk().dataset.review;
   const url = form().dataset.act.replace("ACTION", action);
-  const body = new URLSearchParams(new FormData(form())).toString();
-  putIntoOutbox(review, { url, body, action, title: document.querySelector("#desk h2")?.textContent.trim() ?? "" });
+  putIntoOutbox(review, { url, body: formBody(), action, title: document.querySelector("#desk h2")?.textContent.trim() ?? "" });
   sending = sending.then(() => post(review));
   const sent = sending;
   advance().then(() => sent).then(fetchAhead);
   return true;
 }
 
-// Sends one review of the outbox; it leaves the outbox when the platform has it, or has said why it will not.
+function formBody() {
+  return new URLSearchParams(new FormData(form())).toString();
+}
+
+// Sends one review of the outbox; it leaves the outbox when the platform has it, or has said why it will not. Meanwhile
+// it cannot be edited: that would not be sent.
 async function post(review) {
   const waiting = readOutbox()[review];
   if (!waiting) return;
+  const shown = desk().dataset.review === review ? form() : null;
+  const isWaitedFor = shown?.hasAttribute("inert"); // `advance` goes on when it is sent
+  shown?.setAttribute("inert", "");
   say("Saving…");
   let answer;
   try {
@@ -168,11 +178,16 @@ async function post(review) {
       redirect: "error",
     });
     const said = await answer.json();
-    if (answer.ok) return accept(review, waiting);
+    if (answer.ok) {
+      accept(review, waiting);
+      if (shown?.isConnected && !isWaitedFor) advance(); // it was sent again, and nothing had come ahead
+      return;
+    }
     putIntoOutbox(review, { ...waiting, error: said.error });
   } catch {
     putIntoOutbox(review, { ...waiting, error: "" });
   }
+  if (!isWaitedFor) shown?.removeAttribute("inert");
   say("Not saved", "failed");
   showUnsaved();
 }
@@ -194,8 +209,6 @@ function accept(review, waiting) {
   count(COUNTED[waiting.action]);
   hear();
   showUnsaved();
-  // It was sent again after the network came back, and nothing had come ahead: go on now.
-  if (desk().dataset.review === review && !form()?.hasAttribute("inert")) advance();
 }
 
 async function sendAgain() {

@@ -161,6 +161,29 @@ async def test_a_draft_survives_a_reload_and_a_review_a_lost_network(
     window.complaints[:] = [one for one in window.complaints if NOT_SENT not in one]
 
 
+async def test_what_is_edited_while_it_waits_for_the_network_is_sent_so(
+    window: Window, mate: User, make_queue: Callable[..., ReviewQueue]
+) -> None:
+    queue = await sync_to_async(make_queue)(2, field_names=["polite", "comment"])
+    page = window.page
+    await window.log_in(mate.email, PASSWORD)
+    await window.open(f"/p/shop/review/{queue.pk}/work")
+    await page.locator("#live[data-state=live]").wait_for()
+    await page.wait_for_timeout(500)  # the next item comes ahead
+    await page.context.set_offline(True)
+    for n_waiting in ("One review waits", "2 reviews wait"):  # of the second nothing is there to go on to
+        await page.get_by_text("Yes").click()
+        await page.locator("#submit").click()
+        await expect(page.locator("#unsaved")).to_contain_text(n_waiting)
+    await page.locator("textarea[name=t-comment]").fill("what I thought of since")
+    await page.context.set_offline(False)
+    await expect(page.locator("#tally-done")).to_have_text("2")
+    await expect(page.get_by_text("Nothing is left for you here")).to_be_visible()
+    assert (await Label.objects.aget(field="comment")).text == "what I thought of since"
+    assert await Label.objects.filter(field="polite").acount() == 2
+    window.complaints[:] = [one for one in window.complaints if NOT_SENT not in one]
+
+
 async def test_who_is_late_is_told_and_keeps_what_they_wrote(
     window: Window, mate: User, owner: User, make_queue: Callable[..., ReviewQueue]
 ) -> None:
