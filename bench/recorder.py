@@ -2,11 +2,11 @@
 
     make bench-recorder           (or: python -m bench.recorder [--agents N] [--sessions N] [--turns N])
 
-Conversations are inserted into the ledger, 32 calls a commit, and folded by one recorder and by two at once; each call
-must have become one step. Then wrk has one gateway process write calls with the same requests, 32 in flight, as
-`make bench-gateway` does. Says what processor time a call takes of the gateway and of the recorder (Postgres' own is in
-neither). Prints a table with the ratios and, last, one line `BENCH_RECORDER {json}`. Needs wrk; starts its own Postgres
-(fsync on) and Valkey.
+Conversations are inserted into the ledger, 32 calls a commit, and held back until one recorder, or two, are up and have
+folded a quarter as many. Then they count: from when all are let go until all are folded, each into one step. Then wrk
+has one gateway process write calls with the same requests, 32 in flight, as `make bench-gateway` does. Says what
+processor time a call takes of the gateway and of the recorder (Postgres' own is in neither). Prints a table with the
+ratios and, last, one line `BENCH_RECORDER {json}`. Needs wrk; starts its own Postgres (fsync on) and Valkey.
 """
 
 import argparse
@@ -20,6 +20,7 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -51,7 +52,7 @@ class Kind:
 
 @dataclass(frozen=True, kw_only=True)
 class Folded:
-    """What recorders did: calls a second from their first commit to their last, and their processor time a call."""
+    """What recorders did: calls a second, and their processor time a call."""
 
     per_s: float
     cpu_ms: float
@@ -169,37 +170,57 @@ def find_conversation(record: "ExchangeRecord") -> str:
     return find_affinity(record.session_key, json.loads(record.request)["messages"])
 
 
-def fold(n_recorders: int, *, n_calls: int, env: dict[str, str], log: Path) -> Folded:
-    """Fold all that is pending with so many recorders, each a process.
+def insert_held(kind: Kind, keys: list[Any], *, n_sessions: int, n_turns: int) -> tuple[list[str], float]:
+    """Write calls that no recorder sees yet; return their ids and the seconds that writing took."""
+    from apps.trajectories.models import Exchange  # noqa: PLC0415
 
-    Calls of the first commit count for nothing: when they were begun is not known.
-    """
-    from django.db.models import Max, Min  # noqa: PLC0415
+    records = make_records(kind, keys, n_sessions=n_sessions, n_turns=n_turns)
+    seconds = asyncio.run(insert(records))
+    ids = [record.id for record in records]
+    Exchange.objects.filter(pk__in=ids).update(folded_at=datetime.now(UTC))
+    return ids, seconds
+
+
+def release(ids: list[str]) -> datetime:
+    """Let recorders see the calls, all at once; return when that was."""
+    from django.db import connection  # noqa: PLC0415
+
+    from apps.trajectories.exchange_log import CHANNEL  # noqa: PLC0415
+    from apps.trajectories.models import Exchange  # noqa: PLC0415
+
+    Exchange.objects.filter(pk__in=ids).update(folded_at=None)
+    with connection.cursor() as cursor:
+        cursor.execute(f"NOTIFY {CHANNEL}")
+    return datetime.now(UTC)
+
+
+def fold(n_recorders: int, ids: list[str], *, warm_up: list[str], world: World) -> Folded:
+    """Have so many recorders, each a process that has folded the calls of `warm_up`, fold the calls."""
+    from django.db.models import Max  # noqa: PLC0415
 
     from apps.trajectories.models import Exchange, Step  # noqa: PLC0415
 
-    done, n_steps = list(Exchange.objects.exclude(folded_at=None).values_list("id", flat=True)), Step.objects.count()
     with ExitStack() as stack:
-        pids = [
-            stack.enter_context(running(sys.executable, "manage.py", "record", env=env, log=log))
-            for _ in range(n_recorders)
-        ]
-        while (n_begun := n_calls - Exchange.objects.unfolded().count()) == 0:
-            time.sleep(0.02)
-        used_s = sum(map(count_cpu_s, pids))  # their start is over
-        while Exchange.objects.unfolded().exists():
-            time.sleep(0.1)
+        command, log = (sys.executable, "manage.py", "record"), world.folder / "recorder.log"
+        pids = [stack.enter_context(running(*command, env=world.env, log=log)) for _ in range(n_recorders)]
+        release(warm_up)
+        wait_until_folded()
+        n_steps, used_s = Step.objects.count(), sum(map(count_cpu_s, pids))
+        began = release(ids)
+        wait_until_folded()
         used_s = sum(map(count_cpu_s, pids)) - used_s
     aside, made = Exchange.objects.set_aside().count(), Step.objects.count() - n_steps
-    if (aside, made) != (0, n_calls):
-        raise SystemExit(f"{n_calls} calls became {made} steps; {aside} were set aside")
-    folded = Exchange.objects.exclude(pk__in=done)
-    ends = folded.aggregate(first=Min("folded_at"), last=Max("folded_at"))
-    n_timed = folded.filter(folded_at__gt=ends["first"]).count()
-    return Folded(
-        per_s=n_timed / (ends["last"] - ends["first"]).total_seconds(),
-        cpu_ms=1000 * used_s / max(1, n_calls - n_begun),
-    )
+    if (aside, made) != (0, len(ids)):
+        raise SystemExit(f"{len(ids)} calls became {made} steps; {aside} were set aside")
+    ended = Exchange.objects.filter(pk__in=ids).aggregate(last=Max("folded_at"))["last"]
+    return Folded(per_s=len(ids) / (ended - began).total_seconds(), cpu_ms=1000 * used_s / len(ids))
+
+
+def wait_until_folded() -> None:
+    from apps.trajectories.models import Exchange  # noqa: PLC0415
+
+    while Exchange.objects.unfolded().exists():
+        time.sleep(0.1)
 
 
 def write_by_gateway(kind: Kind, gateway: Server, *, n_turns: int, folder: Path) -> tuple[float, float]:
@@ -224,10 +245,11 @@ def measure(kind: Kind, keys: list[Any], options: argparse.Namespace, *, world: 
     folds: list[Folded] = []
     inserted_s = 0.0
     for n_recorders in (1, 2):
-        records = make_records(kind, keys, n_sessions=options.sessions, n_turns=options.turns)
-        inserted_s += asyncio.run(insert(records)) / 2
-        folds.append(fold(n_recorders, n_calls=len(records), env=world.env, log=world.folder / "recorder.log"))
-    n_calls = len(keys) * options.sessions * options.turns
+        warm_up, _ = insert_held(kind, keys, n_sessions=max(1, options.sessions // 4), n_turns=options.turns)
+        ids, seconds = insert_held(kind, keys, n_sessions=options.sessions, n_turns=options.turns)
+        inserted_s += seconds / 2
+        folds.append(fold(n_recorders, ids, warm_up=warm_up, world=world))
+    n_calls = len(ids)
     one, two = (folded.per_s for folded in folds)
     per_s, cpu_ms = write_by_gateway(kind, world.gateway, n_turns=options.turns, folder=world.folder)
     return Result(

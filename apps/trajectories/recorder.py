@@ -33,8 +33,8 @@ log = structlog.get_logger(__name__)
 
 _hold = SpoolHold()
 ROUND = 2000
-AHEAD = 2  # batches that are read while one is folded
-BATCH = 200  # in one transaction: a dozen statements, however many they are
+AHEAD = 1  # batches that are read while one is folded
+BATCH = 400  # in one transaction: a dozen statements, however many they are
 
 LONG_BYTES = 64 * 1024  # of a request as it is stored: of longer calls fewer are in memory at once
 
