@@ -5,19 +5,28 @@ put together again, and that takes longer than all else that the recorder does.
 """
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
-from operator import attrgetter
+from operator import itemgetter
 from typing import Any, TypeVar
 
 import psycopg
 from django.db import connection, models
+from django.db.models.base import ModelState
 from psycopg import sql
 from psycopg.types.json import Jsonb
 
 Row = TypeVar("Row", bound=models.Model)
 
 _SIZE = re.compile(r"\(\d+\)")  # of varchar(64): the type's name is without
+
+
+def run_statement(statement: str, values: Sequence[Any]) -> list[tuple[Any, ...]]:
+    """Run a statement of lists and return what it answers: Django's cursor would write them into it, as text."""
+    connection.ensure_connection()
+    with connection.wrap_database_errors, psycopg.Cursor(connection.connection) as cursor:
+        cursor.execute(statement, values)
+        return cursor.fetchall() if cursor.description else []
 
 
 def read_rows(rows: models.QuerySet[Row]) -> list[Row]:
@@ -37,6 +46,28 @@ def read_rows(rows: models.QuerySet[Row]) -> list[Row]:
     return found
 
 
+def make_row(model: type[Row], **values: Any) -> Row:
+    """Return what `model(**values)` does in a fifth of its time: a row to be copied. Keys go by their columns' names
+    (`parent_id`)."""
+    constants, makers = _list_defaults(model)
+    row = model.__new__(model)
+    row._state = ModelState()  # noqa: SLF001 (as Django does)
+    row.__dict__.update(constants)
+    row.__dict__.update({name: make() for name, make in makers.items() if name not in values})
+    row.__dict__.update(values)
+    if len(row.__dict__) != len(_list_fields(model)) + 1:
+        raise TypeError(f"{model.__name__} has no such columns: {values.keys() - constants.keys() - makers.keys()}")
+    return row
+
+
+@cache
+def _list_defaults(model: type[models.Model]) -> tuple[Mapping[str, Any], Mapping[str, Callable[[], Any]]]:
+    """Return the defaults of its columns: values, and what makes them."""
+    fields = _list_fields(model)
+    made = {field.attname: field.default for field in fields if field.has_default() and callable(field.default)}
+    return {field.attname: field.get_default() for field in fields if field.attname not in made}, made
+
+
 def copy_rows(rows: Sequence[models.Model]) -> None:
     """Insert rows of one model. Like `bulk_create`, but for rows whose keys are known and whose defaults are made.
 
@@ -53,7 +84,7 @@ def copy_rows(rows: Sequence[models.Model]) -> None:
     ):
         copy.set_types(_list_types(model))
         for row in rows:
-            values = list(read_values(row))
+            values = list(read_values(row.__dict__))
             for place in json_at:
                 values[place] = Jsonb(values[place])
             copy.write_row(values)
@@ -62,11 +93,12 @@ def copy_rows(rows: Sequence[models.Model]) -> None:
 
 
 @cache
-def _list_values(model: type[models.Model]) -> tuple[Callable[[models.Model], tuple[Any, ...]], list[int]]:
-    """Return what reads a row's values, and where among them is JSON, the only kind that psycopg does not know."""
+def _list_values(model: type[models.Model]) -> tuple[Callable[[dict[str, Any]], tuple[Any, ...]], list[int]]:
+    """Return what reads a row's values out of its `__dict__`, and where among them is JSON, the only kind that psycopg
+    does not know."""
     fields = _list_fields(model)
     json_at = [place for place, field in enumerate(fields) if isinstance(field, models.JSONField)]
-    return attrgetter(*(field.attname for field in fields)), json_at
+    return itemgetter(*(field.attname for field in fields)), json_at
 
 
 def _list_fields(model: type[models.Model]) -> Sequence["models.Field[Any, Any]"]:

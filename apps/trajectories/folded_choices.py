@@ -4,7 +4,9 @@ the name `FOLDED_ONCE`), so whoever makes steps of calls notes it here, in the s
 
 from collections.abc import Mapping, Sequence
 
-from django.db import IntegrityError, connection
+from django.db import IntegrityError
+
+from apps.trajectories.copying import run_statement
 
 FOLDED_ONCE = "exchange_is_folded_once"
 
@@ -38,5 +40,4 @@ def _note(statement: str, choices: Mapping[str, Sequence[int]]) -> None:
         return
     ids = list(choices)
     arrays = ["{" + ",".join(map(str, choices[name])) + "}" for name in ids]
-    with connection.cursor() as cursor:
-        cursor.execute(statement, [ids, arrays, ids])
+    run_statement(statement, [ids, arrays, ids])

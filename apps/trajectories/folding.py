@@ -7,6 +7,7 @@ from itertools import takewhile
 from apps.core.contracts.arrays import ID_BYTES
 from apps.trajectories import sessions
 from apps.trajectories.calls import Answer, Call, UnreadableExchange
+from apps.trajectories.copying import make_row
 from apps.trajectories.messages import is_system, spell
 from apps.trajectories.models import Exchange, Opening, PrefixBreak, Step, Trajectory
 from apps.trajectories.placing import Caller, Place, find_place, read_ahead, start_trajectory
@@ -81,7 +82,7 @@ def _make_steps(call: Call, place: Place, *, project_id: str, shared: SharedRows
     shape = _share(call, prompt, context)
     steps = [_make_step(call, answer, place=place, shape=shape) for answer in call.answers]
     for step, answer in zip(steps, call.answers, strict=True):
-        step.opening = opening
+        step.opening_id = opening.pk if opening else None
         step.version_id = shared.find_version_id(call.exchange.version_id)
         step.prefix_break = _find_break(call, shape, context) if place.parent_id else PrefixBreak.NONE
         own, n_bytes = _own_context(call, answer, shape, context)
@@ -167,7 +168,8 @@ def _read_prompt(exchange: Exchange) -> bytes:
 
 def _make_step(call: Call, answer: Answer, *, place: Place, shape: _Shape) -> Step:
     exchange = call.exchange
-    return Step(
+    return make_row(
+        Step,
         exchange_id=exchange.id,
         choice=answer.choice,
         parent_id=place.parent_id,

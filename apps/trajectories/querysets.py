@@ -4,13 +4,14 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from django.db import connection, models
+from django.db import models
 from django.db.models import Exists, OuterRef, Q, Subquery
 from django.db.models.lookups import IsNull
 from django.utils import timezone
 
 from apps.accounts.models import Project
 from apps.core.ids import first_id
+from apps.trajectories.copying import run_statement
 from apps.trajectories.stems import LONGEST_USE
 
 if TYPE_CHECKING:
@@ -95,9 +96,7 @@ class StepQuerySet(models.QuerySet["Step"]):
 
     def found_by(self, digests: Sequence[str]) -> "StepQuerySet":
         """Steps that have any of the digests of `sessions.step_digests`; their ids are read at once."""
-        with connection.cursor() as cursor:
-            cursor.execute(_WITH_DIGEST, [list(digests)])
-            return self.filter(pk__in=[pk for (pk,) in cursor])
+        return self.filter(pk__in=[pk for (pk,) in run_statement(_WITH_DIGEST, [list(digests)])])
 
     def for_placing(self) -> "StepQuerySet":
         """What placing needs of them and of their trajectory's end, with `is_leaf`: no step of the main chain goes on

@@ -8,12 +8,12 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 
-from django.db import connection
 from django.db.models import Max
 
 from apps.accounts.models import Agent, ApiKey
 from apps.registry.models import Version
 from apps.trajectories.contexts import ContextCache
+from apps.trajectories.copying import run_statement
 from apps.trajectories.known_steps import KnownSteps
 from apps.trajectories.messages import Message, make_title
 from apps.trajectories.models import Exchange, ExchangeStatus, Step, Trajectory
@@ -183,5 +183,4 @@ class SharedRows:
         self._changed.clear()
         if changed:
             columns = [[getattr(trajectory, name) for trajectory in changed] for name in _SUMS]
-            with connection.cursor() as cursor:
-                cursor.execute(_WRITE_SUMS, columns)
+            run_statement(_WRITE_SUMS, columns)

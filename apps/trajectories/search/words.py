@@ -9,8 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 from typing import Any
 
-from django.db import connection
-
+from apps.trajectories.copying import run_statement
 from apps.trajectories.messages import clean_text, role_of
 from apps.trajectories.models import Step
 from apps.trajectories.search.models import TrajectoryVersion
@@ -36,8 +35,7 @@ def keep_words(steps: Sequence[Step]) -> None:
         text = clean_text("\n".join(_read_texts(group)))
         pieces += (text[start : start + PIECE] for start in range(0, len(text), PIECE))
         ids += [trajectory_id] * (len(pieces) - len(ids))
-    with connection.cursor() as cursor:
-        cursor.execute(_KEEP, [ids, pieces])
+    run_statement(_KEEP, [ids, pieces])
     spoken = {(step.trajectory_id, step.version_id) for step in steps if step.version_id}
     TrajectoryVersion.objects.bulk_create(
         [TrajectoryVersion(trajectory_id=trajectory, version_id=version) for trajectory, version in sorted(spoken)],

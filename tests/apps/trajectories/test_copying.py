@@ -3,7 +3,7 @@
 import pytest
 from django.db import DataError, IntegrityError, transaction
 
-from apps.trajectories.copying import copy_rows
+from apps.trajectories.copying import copy_rows, make_row
 from apps.trajectories.models import PrefixBreak, SideCall, Step, Trajectory, new_step_id, new_trajectory_id
 from tests.factories.trajectories import StepFactory
 
@@ -45,6 +45,19 @@ def test_rows_come_back_as_bulk_create_would_have_written_them(step: Step) -> No
     assert read(copy) == expected | {"id": copy.pk, "trajectory_id": twin.pk}
     assert read(twin) == read(trajectory) | {"id": twin.pk, "session_key": "süß", "metadata": {"a": {}}}
     copy.save()  # it knows that it is there
+
+
+def test_a_row_is_made_as_its_model_makes_it(step: Step) -> None:
+    given = {"trajectory_id": step.trajectory_id, "index": 1, "is_exact": False, "epoch": 2}
+    made, expected = make_row(Step, **given), Step(**given)
+
+    assert vars(made).keys() == vars(expected).keys()
+    assert {**vars(made), "_state": None, "id": ""} == {**vars(expected), "_state": None, "id": ""}
+    assert made.id.startswith("step_")
+    assert made.metadata is not make_row(Step, **given).metadata
+    assert made.trajectory == step.trajectory
+    with pytest.raises(TypeError, match="no such columns: {'trajectory'}"):
+        make_row(Step, trajectory=step.trajectory)
 
 
 def test_no_rows_are_no_work() -> None:
