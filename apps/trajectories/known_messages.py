@@ -9,6 +9,7 @@ import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate, pairwise
 from typing import Any
 
 from apps.trajectories.least_used import LeastUsed
@@ -37,17 +38,20 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """A request's fields, those of them before its messages, and its text: up to its last message's end, and behind it.
+    """A request's fields, those of them before its messages, and its bytes.
 
-    `ends`: where each message ends; `hashes`: SHA-256 of the text up to there.
+    `ends`: where each message ends; `hashes`: SHA-256 of the bytes up to there; `rest`: what is behind the last.
     """
 
     body: dict[str, Any]
     head: dict[str, Any]
-    text: str
-    rest: str
+    data: bytes
     ends: list[int]
     hashes: list["hashlib._Hash"]
+
+    @property
+    def rest(self) -> bytes:
+        return self.data[self.ends[-1] if self.ends else 0 :]
 
 
 def know(message: Message) -> Message:
@@ -76,77 +80,86 @@ def read_request(data: bytes, *, conversation: str) -> Request:
     `conversation`: a name under which the request before this one was read, if there was one; a wrong one costs time.
     """
     try:
-        text = data.decode()
-        known = _go_on(text, _requests.find(conversation)) or _read_anew(text)
+        known = _go_on(data, _requests.find(conversation)) or _read_anew(data)
     except _NOT_AS_EXPECTED:
         body = json.loads(data)
         if isinstance(body, dict) and isinstance(body.get(_MESSAGES), list):
             body[_MESSAGES] = list(map(know, body[_MESSAGES]))
         return Request(body, hash_bytes(data))
-    _requests.keep(conversation, known, n_bytes=2 * len(text) + _HASH_BYTES * len(known.ends))
+    _requests.keep(conversation, known, n_bytes=2 * len(data) + _HASH_BYTES * len(known.ends))
     return Request({**known.body, _MESSAGES: list(known.body[_MESSAGES])}, _digest(known))
 
 
-def _go_on(text: str, last: _Known | None) -> _Known | None:
-    """Return the request if it begins as the last one did, with one message at least."""
-    n_same = _count_same(text, last) if last is not None else 0
+def _go_on(data: bytes, last: _Known | None) -> _Known | None:
+    """Return the request if it begins as the last one did, with one message at least. Only what is new is decoded."""
+    n_same = _count_same(data, last) if last is not None else 0
     if last is None or not n_same:
         return None
     messages, ends, hashes = last.body[_MESSAGES][:n_same], last.ends[:n_same], last.hashes[:n_same]
-    rest_at = _read_messages(text, ends[-1], messages, ends)
-    if len(text) == ends[-1] + len(last.rest) and text.endswith(last.rest):
-        return _know(text, {**last.body, _MESSAGES: messages}, head=last.head, ends=ends, hashes=hashes)
+    text, new_ends = data[ends[-1] :].decode(), list[int]()
+    rest_at = _read_messages(text, 0, messages, new_ends)
+    ends += _count_bytes(text, new_ends, start=ends[-1])
+    if len(data) == ends[-1] + len(last.rest) and data.endswith(last.rest):
+        return _know(data, {**last.body, _MESSAGES: messages}, head=last.head, ends=ends, hashes=hashes)
     body = _read_rest(text, rest_at, head=last.head, messages=messages)
-    return _know(text, body, head=last.head, ends=ends, hashes=hashes)
+    return _know(data, body, head=last.head, ends=ends, hashes=hashes)
+
+
+def _count_bytes(text: str, ends: Sequence[int], *, start: int = 0) -> list[int]:
+    """Return where in the bytes those places of the text are which begins at `start` there."""
+    if text.isascii():
+        return [start + end for end in ends]
+    lengths = [len(text[one:end].encode()) for one, end in pairwise([0, *ends])]
+    return list(accumulate(lengths, initial=start))[1:]
 
 
 def _know(
-    text: str, body: dict[str, Any], *, head: dict[str, Any], ends: list[int], hashes: Sequence["hashlib._Hash"] = ()
+    data: bytes, body: dict[str, Any], *, head: dict[str, Any], ends: list[int], hashes: Sequence["hashlib._Hash"] = ()
 ) -> _Known:
     """Return the request, hashed from where `hashes` ends."""
-    found = list(hashes)
+    found, view = list(hashes), memoryview(data)
     for place in range(len(found), len(ends)):
         start, hashed = (ends[place - 1], found[-1].copy()) if place else (0, hashlib.sha256())
-        hashed.update(text[start : ends[place]].encode())
+        hashed.update(view[start : ends[place]])
         found.append(hashed)
-    end = ends[-1] if ends else 0
-    return _Known(body, head, text[:end], text[end:], ends, found)
+    return _Known(body, head, data, ends, found)
 
 
 def _digest(known: _Known) -> str:
     hashed = known.hashes[-1].copy() if known.hashes else hashlib.sha256()
-    hashed.update(known.rest.encode())
+    hashed.update(known.rest)
     return shorten_hash(hashed)
 
 
-def _count_same(text: str, last: _Known) -> int:
-    """Return how many messages both have from the start, as far as the texts are the same, too."""
-    if text.startswith(last.text):
-        low = len(last.ends)
-    else:
-        low, high = 0, len(last.ends)
-        while low < high:  # Slices compare in C: halving beats walking.
-            middle = (low + high + 1) // 2
-            start, end = last.ends[low - 1] if low else 0, last.ends[middle - 1]
-            if text[start:end] == last.text[start:end]:
-                low = middle
-            else:
-                high = middle - 1
+def _count_same(data: bytes, last: _Known) -> int:
+    """Return how many messages both have from the start, as far as the bytes are the same, too."""
+    view, low, high = memoryview(last.data), 0, len(last.ends)
+    if high and data.startswith(view[: last.ends[-1]]):
+        low = high
+    while low < high:  # Slices compare in C, uncopied: halving beats walking.
+        middle = (low + high + 1) // 2
+        start = last.ends[low - 1] if low else 0
+        if data.startswith(view[start : last.ends[middle - 1]], start):
+            low = middle
+        else:
+            high = middle - 1
     # What ends in `}` ends there; another value may only begin like this one.
-    return low if low and text[last.ends[low - 1] - 1] == "}" else 0
+    return low if low and data[last.ends[low - 1] - 1 : last.ends[low - 1]] == b"}" else 0
 
 
-def _read_anew(text: str) -> _Known:
+def _read_anew(data: bytes) -> _Known:
     """Walk through the fields; raises one of _NOT_AS_EXPECTED for a text that needs `json.loads` to be understood."""
     head: dict[str, Any] = {}
     messages: list[Message] = []
     ends: list[int] = []
+    text = data.decode()
     at = _expect(text, 0, "{")
     while True:
         name, at = _read_name(text, at)
         if name == _MESSAGES and text[at] == "[":
             rest_at = _read_messages(text, at + 1, messages, ends)
-            return _know(text, _read_rest(text, rest_at, head=head, messages=messages), head=head, ends=ends)
+            body = _read_rest(text, rest_at, head=head, messages=messages)
+            return _know(data, body, head=head, ends=_count_bytes(text, ends))
         head[name], at = _scan(text, at)
         at = _expect(text, at, ",")
 

@@ -56,7 +56,7 @@ def test_a_row_is_made_as_its_model_makes_it(step: Step) -> None:
     assert made.id.startswith("step_")
     assert made.metadata is not make_row(Step, **given).metadata
     assert made.trajectory == step.trajectory
-    with pytest.raises(TypeError, match="no such columns: {'trajectory'}"):
+    with pytest.raises(TypeError, match="no such columns"):
         make_row(Step, trajectory=step.trajectory)
 
 

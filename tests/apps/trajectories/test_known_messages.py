@@ -1,6 +1,7 @@
 """Requests read with what was known before are what `json.loads` reads of them, to the last spelling."""
 
 import json
+from functools import partial
 from typing import Any
 
 import pytest
@@ -37,7 +38,9 @@ def requests(draw: st.DrawFn) -> list[bytes]:
         ]
         behind = draw(st.just(behind) | fields)
         separators = draw(st.sampled_from([(",", ":"), (", ", ": "), (" , ", " :\n")]))
-        parts = [json.dumps(part, separators=separators)[1:-1] for part in (before, {"messages": history}, behind)]
+        is_ascii = draw(st.booleans())
+        spell_part = partial(json.dumps, separators=separators, ensure_ascii=is_ascii)
+        parts = [spell_part(part)[1:-1] for part in (before, {"messages": history}, behind)]
         text = "{" + separators[0].join(filter(None, parts)) + draw(st.sampled_from(["}", "} ", "}x", "", ",}"]))
         found.append(text.encode("utf-8", "surrogatepass"))
     return found
