@@ -108,7 +108,7 @@ def read_call(exchange: Exchange) -> Call:
         messages = []
     given = body.get("tools")
     tools: list[Any] = given if isinstance(given, list) else []
-    sampling = _read_object(exchange.sampling, what="sampling")
+    parameters, sampling = _read_sampling(bytes(exchange.sampling))
     request = bytes(exchange.request)
     is_raw = exchange.dialect == CHAT and exchange.chat_request is None  # what was read is what the client sent
     raw = body if is_raw else read_raw_body(request)
@@ -117,10 +117,10 @@ def read_call(exchange: Exchange) -> Call:
         messages=messages,
         tools=tools,
         answers=_read_answers(exchange),
-        sampling=_read_sampling(sampling),
+        sampling=sampling,
         marks=read_marks(headers, raw, session_key=exchange.session_key),
         body_digest=asked.digest if is_raw and request else hash_bytes(request),
-        constraints=", ".join(find_constraints(sampling, tools)),
+        constraints=", ".join(find_constraints(parameters, tools)),
     )
 
 
@@ -219,9 +219,11 @@ def _read_tokens(exchange: Exchange, index: int) -> tuple[bytes, bytes]:
     return (ids if len(ids) % ID_BYTES == 0 else b"", logprobs if len(logprobs) % ID_BYTES == 0 else b"")
 
 
-def _read_sampling(values: Mapping[str, Any]) -> Sampling:
-    default = Sampling()
-    return Sampling(
+@lru_cache(maxsize=1000)  # an agent's calls have few
+def _read_sampling(data: bytes) -> tuple[Mapping[str, Any], Sampling]:
+    """Return all parameters, which nobody may change, and what the log-probs depend on."""
+    values, default = _read_object(data, what="sampling"), Sampling()
+    return values, Sampling(
         temperature=float(_number(values, "temperature", default.temperature)),
         top_p=float(_number(values, "top_p", default.top_p)),
         top_k=max(-1, min(int(_number(values, "top_k", default.top_k)), 2**31 - 1)),  # what the column holds

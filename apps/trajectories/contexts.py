@@ -5,6 +5,7 @@ A step never changes what it saw and said, so what is here stays true; a step th
 
 from collections.abc import Iterable
 
+from apps.core.contracts.arrays import ID_BYTES
 from apps.trajectories.least_used import LeastUsed
 from apps.trajectories.trie import Context, load_context, load_contexts
 
@@ -28,7 +29,7 @@ class ContextCache:
     def read_ahead(self, step_ids: Iterable[str]) -> None:
         """Read the contexts of steps that are not in memory, in one go."""
         for step_id, context in load_contexts(step_id for step_id in step_ids if not self.is_kept(step_id)).items():
-            self.keep(step_id, context, n_bytes=len(context.token_ids) + 3 * sum(map(len, context.spelled)))
+            self.keep(step_id, context, n_bytes=context.n_tokens * ID_BYTES + 3 * sum(map(len, context.spelled)))
 
     def is_kept(self, step_id: str) -> bool:
         """Say whether the step's context is in memory."""

@@ -5,7 +5,7 @@ put together again, and that takes longer than all else that the recorder does.
 """
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from operator import itemgetter
 from typing import Any, TypeVar
@@ -42,19 +42,24 @@ def read_rows(rows: models.QuerySet[Row]) -> list[Row]:
             read = list(row)
             for place, from_db_value in convert:
                 read[place] = from_db_value(read[place], None, connection)
-            found.append(rows.model.from_db(rows.db, names, read))
+            found.append(_build(rows.model, zip(names, read, strict=True), db=rows.db))
     return found
 
 
-def make_row(model: type[Row], **values: Any) -> Row:
-    """Return what `model(**values)` does in a fifth of its time: a row to be copied. Keys go by their columns' names
-    (`parent_id`)."""
-    constants, makers = _list_defaults(model)
+def _build(model: type[Row], values: Iterable[tuple[str, Any]], *, db: str | None) -> Row:
+    """Return what the model's constructor does in a fifth of its time. `db`: where the row is already."""
     row = model.__new__(model)
     row._state = ModelState()  # noqa: SLF001 (as Django does)
-    row.__dict__.update(constants)
-    row.__dict__.update({name: make() for name, make in makers.items() if name not in values})
+    row._state.db, row._state.adding = db, db is None  # noqa: SLF001
     row.__dict__.update(values)
+    return row
+
+
+def make_row(model: type[Row], **values: Any) -> Row:
+    """Return `model(**values)`, to be copied. Keys go by their columns' names (`parent_id`)."""
+    constants, makers = _list_defaults(model)
+    made = {name: make() for name, make in makers.items() if name not in values}
+    row = _build(model, ({**constants, **made, **values}).items(), db=None)
     if len(row.__dict__) != len(_list_fields(model)) + 1:
         raise TypeError(f"{model.__name__} has no such columns: {values.keys() - constants.keys() - makers.keys()}")
     return row

@@ -13,7 +13,7 @@ from apps.trajectories.models import Exchange, Opening, PrefixBreak, Step, Traje
 from apps.trajectories.placing import Caller, Place, find_place, read_ahead, start_trajectory
 from apps.trajectories.prefix_breaks import Joint, classify_break
 from apps.trajectories.shared_rows import SharedRows
-from apps.trajectories.trie import Context, split_spelled, split_tokens
+from apps.trajectories.trie import Context, split_prompt, split_spelled
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,7 +96,7 @@ def _begin_with(opening: Opening | None, call: Call) -> Context:
     """Return what the opening gives: its messages are the call's own by their hash, and need not be parsed."""
     if opening is None:
         return Context()
-    return Context(token_ids=bytes(opening.token_ids), messages=tuple(takewhile(is_system, call.messages)))
+    return Context(prompt=bytes(opening.token_ids), messages=tuple(takewhile(is_system, call.messages)))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,7 +113,7 @@ class _Shape:
 
 def _share(call: Call, prompt: bytes, context: Context) -> _Shape:
     spelled = tuple(map(spell, call.messages))
-    shared_tokens, tail_token_ids = split_tokens(context.token_ids, prompt)
+    shared_tokens, tail_token_ids = split_prompt(context, prompt)
     shared_messages, tail_messages = split_spelled(context.spelled, spelled)
     return _Shape(
         prompt=prompt,
@@ -134,7 +134,7 @@ def _find_break(call: Call, shape: _Shape, parent: Context) -> PrefixBreak:
         Joint(
             n_shared=shape.shared_tokens,
             n_parent_prompt=parent.n_prompt_tokens,
-            n_parent=len(parent.token_ids) // ID_BYTES,
+            n_parent=parent.n_tokens,
             n_parent_messages=len(parent.messages),
             parent_messages=parent.messages[shape.shared_messages :],
             messages=call.messages[shape.shared_messages :],
@@ -148,8 +148,8 @@ def _own_context(call: Call, answer: Answer, shape: _Shape, parent: Context) -> 
     """Return what the step's children may share, and about how many bytes it takes beside its parent's."""
     n_shared = shape.shared_messages
     context = Context(
-        token_ids=shape.prompt + answer.token_ids,
-        n_prompt_tokens=len(shape.prompt) // ID_BYTES,
+        prompt=shape.prompt,
+        completion=answer.token_ids,
         messages=(*parent.messages[:n_shared], *call.messages[n_shared:], answer.message),
         tools_digest=call.tools_digest,
         epoch=call.marks.epoch,
@@ -157,7 +157,7 @@ def _own_context(call: Call, answer: Answer, shape: _Shape, parent: Context) -> 
     spelled = (*parent.spelled[:n_shared], *shape.spelled[n_shared:], spell(answer.message))
     context.__dict__["spelled"] = spelled  # known already: it need not be found again
     # Parsed JSON takes about twice its text.
-    return context, len(context.token_ids) + 3 * (len(shape.tail_messages) + len(spelled[-1]))
+    return context, context.n_tokens * ID_BYTES + 3 * (len(shape.tail_messages) + len(spelled[-1]))
 
 
 def _read_prompt(exchange: Exchange) -> bytes:

@@ -25,11 +25,24 @@ class Context:
     """What a step had seen and said: the tokens (int32) and messages that a child may share; and what else tells how
     a child goes on from it."""
 
-    token_ids: bytes = b""
+    prompt: bytes = b""
+    completion: bytes = b""
     messages: tuple[Any, ...] = ()
-    n_prompt_tokens: int = 0
     tools_digest: str = ""
     epoch: int | None = None
+
+    @property
+    def token_ids(self) -> bytes:
+        """The prompt's and the completion's, together (a copy: prompts are long)."""
+        return self.prompt + self.completion
+
+    @property
+    def n_prompt_tokens(self) -> int:
+        return len(self.prompt) // ID_BYTES
+
+    @property
+    def n_tokens(self) -> int:
+        return self.n_prompt_tokens + len(self.completion) // ID_BYTES
 
     @cached_property
     def spelled(self) -> tuple[str, ...]:
@@ -66,7 +79,7 @@ class StepView:
 
 def split_tokens(parent: bytes, prompt: bytes) -> tuple[int, bytes]:
     """Return how many tokens the prompt shares with the parent's, and the bytes that follow. Both are int32 arrays."""
-    if prompt.startswith(parent):  # as most do; nothing is copied for it
+    if prompt.startswith(parent):
         return len(parent) // ID_BYTES, prompt[len(parent) :]
     low, high = 0, min(len(parent), len(prompt)) // ID_BYTES
     while low < high:  # Slices compare in C: halving beats walking.
@@ -78,6 +91,14 @@ def split_tokens(parent: bytes, prompt: bytes) -> tuple[int, bytes]:
     return low, prompt[low * ID_BYTES :]
 
 
+def split_prompt(parent: Context, prompt: bytes) -> tuple[int, bytes]:
+    """Return `split_tokens` of the context's tokens, which most prompts go on from as they are."""
+    n_asked = len(parent.prompt)
+    if prompt.startswith(parent.prompt) and prompt.startswith(parent.completion, n_asked):
+        return parent.n_tokens, prompt[n_asked + len(parent.completion) :]
+    return split_tokens(parent.token_ids, prompt)
+
+
 def join_tokens(parent: bytes, shared: int, tail: bytes) -> bytes:
     """Undo `split_tokens`."""
     return parent[: shared * ID_BYTES] + tail
@@ -85,6 +106,8 @@ def join_tokens(parent: bytes, shared: int, tail: bytes) -> bytes:
 
 def count_shared(parent: Sequence[str], messages: Sequence[str]) -> int:
     """Return how many messages, each spelled as JSON, both begin with."""
+    if messages[: len(parent)] == parent:  # as most do
+        return len(parent)
     shared = 0
     for one, other in zip(parent, messages, strict=False):
         if one != other:
@@ -109,7 +132,7 @@ def read_opening(step: Step) -> Context:
     if step.opening is None:
         return Context()
     messages = tuple(json.loads(bytes(step.opening.messages)))
-    return Context(token_ids=bytes(step.opening.token_ids), messages=messages)
+    return Context(prompt=bytes(step.opening.token_ids), messages=messages)
 
 
 def read_new_messages(step: Step) -> list[Any]:
@@ -126,17 +149,14 @@ def extend_context(parent: Context, step: Step, *, with_messages: bool = True) -
     if with_messages:
         messages = join_messages(parent.messages, step.shared_messages, bytes(step.tail_messages))
         answer = (json.loads(bytes(step.answer)),)
-    own = _context_of(
-        step, token_ids=prompt + bytes(step.completion_token_ids), messages=(*messages, *answer), n_prompt=len(prompt)
-    )
-    return own, prompt, messages
+    return _context_of(step, prompt=prompt, messages=(*messages, *answer)), prompt, messages
 
 
-def _context_of(step: Step, *, token_ids: bytes, messages: tuple[Any, ...], n_prompt: int) -> Context:
+def _context_of(step: Step, *, prompt: bytes, messages: tuple[Any, ...]) -> Context:
     return Context(
-        token_ids=token_ids,
+        prompt=prompt,
+        completion=bytes(step.completion_token_ids),
         messages=messages,
-        n_prompt_tokens=n_prompt // ID_BYTES,
         tools_digest=step.tools_digest,
         epoch=step.epoch,
     )
@@ -192,8 +212,7 @@ def _join_line(leaf: Step, steps: Mapping[str, Step]) -> Context:
         at = steps[at.parent_id] if at.parent_id else None
     token_ids = b"".join(reversed(tokens))
     said = tuple(one for part in reversed(messages) for one in part)
-    n_prompt = len(token_ids) - len(bytes(leaf.completion_token_ids))
-    return _context_of(leaf, token_ids=token_ids, messages=said, n_prompt=n_prompt)
+    return _context_of(leaf, prompt=token_ids[: len(token_ids) - len(bytes(leaf.completion_token_ids))], messages=said)
 
 
 def load_messages(step_id: str) -> list[Any]:

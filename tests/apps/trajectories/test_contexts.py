@@ -12,7 +12,7 @@ from tests.factories.trajectories import ExchangeFactory, StepFactory
 
 
 def context(token: int) -> Context:
-    return Context(token_ids=bytes([token, 0, 0, 0]))
+    return Context(prompt=bytes([token, 0, 0, 0]))
 
 
 def test_those_not_used_for_longest_make_room() -> None:
