@@ -21,10 +21,13 @@ Row = TypeVar("Row", bound=models.Model)
 _SIZE = re.compile(r"\(\d+\)")  # of varchar(64): the type's name is without
 
 
-def run_statement(statement: str, values: Sequence[Any]) -> list[tuple[Any, ...]]:
-    """Run a statement of lists and return what it answers: Django's cursor would write them into it, as text."""
+def run_statement(statement: str, values: Sequence[Sequence[Any]]) -> list[tuple[Any, ...]]:
+    """Run a statement of lists, each `%b`, and return what it answers. Raises Django's database errors.
+
+    The lists go beside it, in binary: Django's own cursor writes them into the statement, item by item.
+    """
     connection.ensure_connection()
-    with connection.wrap_database_errors, psycopg.Cursor(connection.connection) as cursor:
+    with connection._prepare_cursor(psycopg.Cursor(connection.connection)) as cursor:  # noqa: SLF001 (as Django does)
         cursor.execute(statement, values)
         return cursor.fetchall() if cursor.description else []
 

@@ -12,8 +12,8 @@ FOLDED_ONCE = "exchange_is_folded_once"
 
 _NOTE = """
     UPDATE trajectories_exchange call SET {changes} folded_choices = call.folded_choices || new.choices::smallint[]
-    FROM unnest(%s::text[], %s::text[]) AS new (id, choices)
-    WHERE call.id = new.id AND call.id = ANY(%s)
+    FROM unnest(%b::text[], %b::text[]) AS new (id, choices)
+    WHERE call.id = new.id AND call.id = ANY(%b)
 """  # The list, too, is for the planner: it then looks into the months that are meant, and uses the key.
 _MARK_FOLDED = _NOTE.format(changes="folded_at = clock_timestamp(), fold_error = '',")
 _NOTE_CHOICES = _NOTE.format(changes="")

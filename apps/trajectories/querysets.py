@@ -34,7 +34,7 @@ _LONG = ("tail_token_ids", "completion_token_ids", "logprobs", "tail_messages", 
 # Digest by digest: Postgres takes each for one that a two-hundredth of all steps have, and for some hundreds at once
 # would read the whole table.
 _WITH_DIGEST = """
-    SELECT DISTINCT found.id FROM unnest(%s::varchar[]) digest
+    SELECT DISTINCT found.id FROM unnest(%b::varchar[]) digest
     CROSS JOIN LATERAL (SELECT id FROM trajectories_step WHERE answer_digests @> ARRAY[digest] OFFSET 0) found
 """
 

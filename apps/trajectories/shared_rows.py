@@ -25,7 +25,7 @@ _WRITE_SUMS = """
     UPDATE trajectories_trajectory row SET
         title = new.title, has_error = new.has_error, last_step_at = new.last_step_at, n_steps = new.n_steps,
         n_prompt_tokens = new.n_prompt_tokens, n_completion_tokens = new.n_completion_tokens
-    FROM unnest(%s::text[], %s::text[], %s::bool[], %s::timestamptz[], %s::int[], %s::bigint[], %s::bigint[])
+    FROM unnest(%b::text[], %b::text[], %b::bool[], %b::timestamptz[], %b::int[], %b::bigint[], %b::bigint[])
         AS new (id, title, has_error, last_step_at, n_steps, n_prompt_tokens, n_completion_tokens)
     WHERE row.id = new.id
 """

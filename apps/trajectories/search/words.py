@@ -20,7 +20,7 @@ PIECE = 60_000  # characters a row: Postgres refuses a vector above 1 MiB, whate
 
 _KEEP = f"""
     INSERT INTO trajectories_trajectorytext (trajectory_id, words)
-    SELECT id, to_tsvector('{CONFIG}', piece) FROM unnest(%s::text[], %s::text[]) new (id, piece)
+    SELECT id, to_tsvector('{CONFIG}', piece) FROM unnest(%b::text[], %b::text[]) new (id, piece)
 """  # noqa: S608 (our own words)
 
 
