@@ -22,7 +22,7 @@ from tests.factories.trajectories import ExchangeFactory
 
 ROOT = Path(__file__).parents[3]
 
-KILLED_TURNS = 120  # a recorder folds a hundred calls at a time
+KILLED_AGENTS, KILLED_TURNS = 9, 120  # a recorder folds four hundred calls at a time
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -101,7 +101,7 @@ def assert_each_conversation_is_one_line(*, n_conversations: int, n_turns: int) 
 
 def test_killed_again_and_again_it_folds_everything_once(tmp_path: Path) -> None:
     chance = random.Random(7)
-    keys = [ApiKeyFactory.create() for _ in range(3)]
+    keys = [ApiKeyFactory.create() for _ in range(KILLED_AGENTS)]
     for key in keys:
         write_conversation(key, n_turns=KILLED_TURNS)
     log = tmp_path / "log"
@@ -114,7 +114,7 @@ def test_killed_again_and_again_it_folds_everything_once(tmp_path: Path) -> None
             process.send_signal(signal.SIGKILL)
         n_kills += 1
     assert n_kills >= 2
-    assert_each_conversation_is_one_line(n_conversations=3, n_turns=KILLED_TURNS)
+    assert_each_conversation_is_one_line(n_conversations=KILLED_AGENTS, n_turns=KILLED_TURNS)
 
 
 def test_two_recorders_do_not_get_into_each_others_way(tmp_path: Path) -> None:
