@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 import psycopg
 from django.db import connection, models
+from django.db.backends.utils import CursorDebugWrapper, CursorWrapper
 from django.db.models.base import ModelState
 from psycopg import sql
 from psycopg.types.json import Jsonb
@@ -21,13 +22,14 @@ Row = TypeVar("Row", bound=models.Model)
 _SIZE = re.compile(r"\(\d+\)")  # of varchar(64): the type's name is without
 
 
-def run_statement(statement: str, values: Sequence[Sequence[Any]]) -> list[tuple[Any, ...]]:
+def run_statement(statement: str, values: Sequence[Any]) -> list[tuple[Any, ...]]:
     """Run a statement of lists, each `%b`, and return what it answers. Raises Django's database errors.
 
     The lists go beside it, in binary: Django's own cursor writes them into the statement, item by item.
     """
     connection.ensure_connection()
-    with connection._prepare_cursor(psycopg.Cursor(connection.connection)) as cursor:  # noqa: SLF001 (as Django does)
+    wrap = CursorDebugWrapper if connection.queries_logged else CursorWrapper
+    with wrap(psycopg.Cursor(connection.connection), connection) as cursor:
         cursor.execute(statement, values)
         return cursor.fetchall() if cursor.description else []
 
