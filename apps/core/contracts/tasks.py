@@ -20,6 +20,7 @@ FILL_BACKFILL = "claw.fill_backfill"
 TEND_GRADERS = "claw.tend_graders"
 
 QUEUE_CPU = "cpu"
+QUEUE_GRADE = "grade"  # apart from quick work: a judge's engine may take minutes to answer
 QUEUE_TRAIN = "train"
 QUEUE_REFRESH = "refresh"
 QUEUE_RECONCILE = "reconcile"  # apart from refreshes: to verify a version takes as long as its engines take
@@ -39,8 +40,8 @@ ROUTES: dict[str, str] = {
     REMOVE_VERSION_FILES: QUEUE_CPU,
     FILL_QUEUE: QUEUE_CPU,
     TEND_QUEUES: QUEUE_CPU,
-    GRADE_TRAJECTORIES: QUEUE_CPU,
-    RUN_DRY_RUN: QUEUE_CPU,
+    GRADE_TRAJECTORIES: QUEUE_GRADE,
+    RUN_DRY_RUN: QUEUE_GRADE,
     FILL_BACKFILL: QUEUE_CPU,
     TEND_GRADERS: QUEUE_CPU,
 }
