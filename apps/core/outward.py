@@ -152,11 +152,9 @@ def _check_address(host: str, address: str, port: int, *, field: str = "url") ->
     if host in settings.CLAW.webhook_hosts:
         return
     if is_own or not _is_open(place):
-        raise Forbidden(
-            f"{host} leads to {place}, which is not on the open internet; only operators can allow it "
-            "(CLAW_WEBHOOK_HOSTS)",
-            field=field,
-        )
+        name = host if host == str(place) else f"{host} leads to {place}, which"
+        words = f"{name} is not on the open internet; only operators can allow it (CLAW_WEBHOOK_HOSTS)"
+        raise Forbidden(words, field=field)
 
 
 def _is_open(place: ipaddress.IPv4Address | ipaddress.IPv6Address) -> bool:

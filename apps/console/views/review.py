@@ -36,9 +36,10 @@ def queues(page: Page) -> HttpResponse:
 
 @project_page("GET", "HEAD", "POST", role=Role.TRAINER)
 def new_queue(page: Page) -> HttpResponse:
-    """The form of a new queue; the address may bring a search (`?q=`) along."""
+    """The form of a new queue; the address may bring a search (`?q=`) along. Who is alone has nobody to be blind to."""
     if page.request.method != "POST":
-        given = {"query": page.request.GET.get("q", ""), "field_names": ["reward", "comment"], "is_blind": True}
+        is_blind = len(queries.list_reviewers(page.project)) > 1
+        given = {"query": page.request.GET.get("q", ""), "field_names": ["reward", "comment"], "is_blind": is_blind}
         return _render_settings(page, None, given)
     return _save(page, None)
 

@@ -27,6 +27,7 @@ class BulkJobSerializer(serializers.ModelSerializer[BulkJob]):
             "state",
             "n_total",
             "n_done",
+            "n_changed",
             "n_failed",
             "n_undone",
             "can_undo",

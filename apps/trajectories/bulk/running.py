@@ -73,6 +73,8 @@ def _apply_piece(job: BulkJob, action: Action) -> bool:
     n_failed = sum(bool(outcome.error) for outcome in outcomes.values())
     job.n_failed += n_failed
     job.n_done += len(outcomes) - n_failed
+    if action.undo is not None:
+        job.n_changed = (job.n_changed or 0) + sum(outcome.before is not None for outcome in outcomes.values())
     job.touched_at = timezone.now()
     if ids:
         job.cursor = ids[-1]

@@ -8,7 +8,7 @@ from django.test import Client
 from apps.accounts.models import Agent, Project
 from apps.core.ids import new_id
 from apps.feedback.bulk import ACTIONS
-from apps.trajectories.bulk.models import BulkJob
+from apps.trajectories.bulk.models import BulkJob, TrajectoryTag
 from apps.trajectories.bulk.running import run_job
 from apps.trajectories.models import Trajectory
 
@@ -50,6 +50,20 @@ def test_all_that_a_search_finds_is_tagged_and_taken_back(
     assert run_last().state == "undone"
     assert "<strong>1</strong> taken back" in reviewer_browser.get(f"/p/shop/jobs/{job.pk}").content.decode()
     assert not rows[0].tags.exists()
+
+
+def test_a_job_tells_how_many_rows_it_changed(reviewer_browser: Client, add_trajectory: AddTrajectory) -> None:
+    rows = [add_trajectory() for _ in range(3)]
+    TrajectoryTag.objects.create(trajectory=rows[0], name="low")
+    form = {"action": "tag", "scope": "all", "query": "", "tag": "low"}
+    reviewer_browser.post("/p/shop/bulk", form)
+    job = run_last()
+    assert (job.n_done, job.n_changed, job.n_as_before) == (3, 2, 1)
+    html = reviewer_browser.get(f"/p/shop/jobs/{job.pk}").content.decode()
+    assert "<span><strong>2</strong> tagged, 1 was so already</span>" in html
+    BulkJob.objects.update(n_changed=None)  # a job from before they were counted
+    assert "tagged" not in reviewer_browser.get(f"/p/shop/jobs/{job.pk}").content.decode()
+    assert reviewer_browser.get("/p/shop/jobs").status_code == 200
 
 
 @pytest.mark.parametrize(

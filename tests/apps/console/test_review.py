@@ -8,7 +8,7 @@ import pytest
 from django.test import Client
 
 from apps.accounts.access import Caller
-from apps.accounts.models import Agent, Project, User
+from apps.accounts.models import Agent, Project, Role, User
 from apps.console.review_form import read_boxes
 from apps.core.ids import new_id
 from apps.feedback.models import Label
@@ -20,6 +20,7 @@ from apps.feedback.schemas import add_schema
 from apps.feedback.score_schema import FieldSpec
 from apps.trajectories.datasets.services import create_dataset
 from apps.trajectories.models import Trajectory
+from tests.factories.accounts import MembershipFactory
 
 AddTrajectory = Callable[..., Trajectory]
 BrowserOf = Callable[[User], Client]
@@ -158,6 +159,17 @@ def test_a_submission_asks_the_database_little(
 def test_when_nothing_is_left_it_says_so(queue: ReviewQueue, reviewer_browser: Client) -> None:
     QueueItem.objects.all().delete()
     assert "Nothing is left for you here" in reviewer_browser.get(f"{ROOT}/{queue.pk}/work").content.decode()
+
+
+def test_who_reviews_alone_has_nobody_to_be_blind_to(owner_browser: Client, owner: User, project: Project) -> None:
+    box, words = '<input type="checkbox" name="is_blind"', "You are the only reviewer of this team"
+    alone = owner_browser.get(f"{ROOT}/new").content.decode()
+    assert (f"{box}>" in alone, words in alone) == (True, True)
+    MembershipFactory.create(team=project.team, role=Role.VIEWER)
+    assert words in owner_browser.get(f"{ROOT}/new").content.decode()
+    MembershipFactory.create(team=project.team, role=Role.REVIEWER)
+    several = owner_browser.get(f"{ROOT}/new").content.decode()
+    assert (f"{box} checked>" in several, words in several) == (True, False)
 
 
 def test_a_queue_is_made_counted_and_changed(

@@ -47,6 +47,7 @@ def test_a_job_is_started_followed_and_taken_back(mates: APIClient, trajectory: 
     run_job(job_id, actions=ACTIONS)
     shown = mates.get(f"{JOBS}/{job_id}").json()
     assert (shown["state"], shown["n_total"], shown["n_done"], shown["can_undo"]) == ("done", 1, 1, True)
+    assert shown["n_changed"] == 1
     assert mates.get(f"{JOBS}/{job_id}/failures").json() == {"items": [], "next_after": None}
     assert mates.post(f"{JOBS}/{job_id}/undo").json()["state"] == "undoing"
     run_job(job_id, actions=ACTIONS)
