@@ -70,7 +70,7 @@ function draw() {
     box.closest("tr").toggleAttribute("data-chosen", box.checked);
   }
   const bar = document.querySelector("[data-bulk]");
-  bar.hidden = chosen.size === 0;
+  bar.hidden = chosen.size === 0 && !bar.querySelector("[role=alert]");
   document.getElementById("bulk-count").textContent = `${chosen.size} chosen`;
   const head = document.getElementById("choose-all");
   if (!head) return;
@@ -82,5 +82,6 @@ function showFields() {
   const action = document.querySelector("[data-bulk] [name=action]").value;
   for (const field of document.querySelectorAll("[data-bulk] [data-for]")) {
     field.hidden = !field.dataset.for.split(" ").includes(action);
+    field.querySelector("input, select").disabled = field.hidden; // what is wrong with it is no reason to hold the form up
   }
 }

@@ -72,6 +72,7 @@ REFUSED = {
     "queue": ("/p/shop/review/{queue}/settings", {"name": "Tone", "n_reviews": "99", "hold_minutes": "1"}),
     "decision": ("/p/shop/review/{queue}/items/{item}/decide", {}),
     "schema": ("/p/shop/rewards/schema", {"0.name": "reward", "0.kind": "number", "trust": "nobody"}),
+    "bulk": ("/p/shop/trajectories?q=reward:any", {"action": "reward", "scope": "all", "value": ""}),
     "token": ("/p/shop/rewards/tokens", {"agent": "shop-clerk", "origins": "not an origin"}),
     "grader": ("/p/shop/graders/new?kind=judge", {"name": "Not a name"}),
     "grader-version": ("/p/shop/graders/{grader}/versions", {"settings.url": "ftp://nowhere"}),

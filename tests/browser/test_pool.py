@@ -47,6 +47,29 @@ async def test_rows_are_chosen_by_key_and_keep_their_place(
     assert window.complaints == []
 
 
+async def test_a_refused_change_keeps_the_search_and_the_choice(
+    window: Window, owner: User, add_trajectory: Callable[..., Trajectory]
+) -> None:
+    for number in range(3):
+        await sync_to_async(add_trajectory)(title=f"row {number}")
+    await window.log_in(owner.email, PASSWORD)
+    await window.open("/p/shop/trajectories?q=reward:none")
+    page = window.page
+    await page.locator("#rows [name=id]").first.click()
+    await page.locator("#bulk-value").fill("3")
+    await page.locator("#bulk-action").select_option("tag")
+    await page.get_by_role("button", name="To the chosen rows").click()
+    await expect(page.get_by_role("alert")).to_have_text("A tag has 1 to 40 characters.")
+    await expect(page.locator("#bulk-tag")).to_be_focused()
+    await expect(page.locator("#bulk-count")).to_have_text("1 chosen")
+    await expect(page).to_have_url(f"{window.base_url}/p/shop/trajectories?q=reward:none")
+    await window.shoot("refused-change")
+    await page.locator("#bulk-tag").fill("late")
+    await page.get_by_role("button", name="To the chosen rows").click()
+    await page.wait_for_url("**/jobs/job_*")
+    window.complaints[:] = [one for one in window.complaints if "status of 400" not in one]
+
+
 async def test_all_rows_are_chosen_at_once_and_a_range_by_a_click_with_shift(
     window: Window, owner: User, add_trajectory: Callable[..., Trajectory]
 ) -> None:

@@ -1,12 +1,11 @@
 """Changes to many trajectories: starting one from the list, its progress, what failed, and its undo."""
 
-from typing import Any
+from django.http import HttpResponse
 
-from django.http import HttpResponse, QueryDict
-
+from apps.console.bulk_form import BulkForm
 from apps.console.page import Page, project_page
 from apps.console.snippets import curl
-from apps.core.errors import InvalidInput, NotFound
+from apps.core.errors import NotFound
 from apps.core.paging import page_newest_first
 from apps.feedback.bulk import ACTIONS, find_action
 from apps.trajectories.bulk import services
@@ -14,41 +13,20 @@ from apps.trajectories.bulk.models import BulkJob
 
 PER_PAGE = 50
 FAILURES = 100
-GIVEN = {"reward": "value", "tag": "tag", "untag": "tag", "channel": "channel", "dataset": "dataset", "queue": "queue"}
 
 
-@project_page("POST")
-def start(page: Page) -> HttpResponse:
-    """Begin a change to the chosen rows, or to all that the search on the page finds."""
-    form = page.request.POST
-    action = find_action(form.get("action", ""))
-    is_all = form.get("scope") == "all"
-    ids = [] if is_all else form.getlist("id")
-    if not is_all and not ids:
-        raise InvalidInput("choose at least one row, or all that the search finds", field="id")
+def start(page: Page, form: BulkForm, *, query: str | None) -> HttpResponse:
+    """Begin a change to the chosen rows, or to all that the search finds. Raises ServiceError."""
+    action = find_action(form.action)
     job = services.start_job(
         caller=page.caller,
         project=page.project,
         action=action,
-        settings=_read_settings(action.name, form),
-        ids=ids,
-        query=form.get("query", "") if is_all else None,
+        settings=form.read_settings(),
+        ids=form.ids if query is None else (),
+        query=query,
     )
     return page.done(f"Started: {action.words}", to=page.url("bulk_job", job.pk), passing=True)
-
-
-def _read_settings(action: str, form: QueryDict) -> dict[str, Any]:
-    """Return what the action is told; fields of the other actions stand empty in the form."""
-    name = GIVEN.get(action)
-    if name is None:
-        return {}
-    text = form.get(name, "").strip()
-    if name != "value":
-        return {name: text}
-    try:
-        return {"value": float(text.replace("−", "-").replace(",", "."))}
-    except ValueError:
-        raise InvalidInput("a reward is a number from −1 to 1", field="value") from None
 
 
 @project_page()

@@ -8,12 +8,14 @@ from django.utils.http import url_has_allowed_host_and_scheme
 
 from apps.accounts.models import Role
 from apps.console import table_look
+from apps.console.bulk_form import BulkForm
 from apps.console.page import Page, project_page
 from apps.console.queries import trajectories as queries
 from apps.console.queries.imports import find_imported
 from apps.console.replies import with_toast
 from apps.console.snippets import curl
-from apps.core.errors import InvalidInput, NotFound
+from apps.console.views import bulk
+from apps.core.errors import Forbidden, InvalidInput, NotFound, ServiceError
 from apps.feedback.bulk import ACTIONS
 from apps.feedback.queues.services import list_open_queues
 from apps.trajectories.models import Channel, TrajectoryState
@@ -24,9 +26,37 @@ from apps.trajectories.search.models import SavedView
 from apps.trajectories.search.services import Found, TooSlow, find_strangers
 
 
-@project_page()
+@project_page("GET", "HEAD", "POST")
 def trajectories(page: Page) -> HttpResponse:
-    """The list, newest first; its filters are its address. A search that is wrong is shown with the place marked."""
+    """The list, newest first; its filters are its address. A search that is wrong is shown with the place marked. What
+    is to be done with its rows is sent to the same address, and is shown again where it cannot be done.
+    """
+    if page.request.method != "POST":
+        return _render_list(page, BulkForm())
+    try:
+        return _do_with_rows(page)
+    except Forbidden:
+        raise
+    except ServiceError as error:
+        return _render_list(page, BulkForm.of_data(page.request.POST, refused=error), status=error.status)
+
+
+def _do_with_rows(page: Page) -> HttpResponse:
+    """Change the chosen rows, or all that the search finds; or go to the form of a new export with them in it."""
+    data = page.request.POST
+    form = BulkForm.of_data(data)
+    is_all = data.get("scope") == "all"
+    if not is_all and not form.ids:
+        raise InvalidInput("choose at least one row, or all that the search finds", field="id")
+    if "export" in data:
+        page.require(Role.TRAINER)
+        chosen = Query(terms=(Filter(field="id", operator=":", values=form.ids),))
+        return HttpResponseRedirect(f"{page.url('exports')}?{urlencode({'q': str(chosen)})}#new-title")
+    query = str(queries.read_filters(page.request.GET).read_query()) if is_all else None
+    return bulk.start(page, form, query=query)
+
+
+def _render_list(page: Page, form: BulkForm, *, status: int = 200) -> HttpResponse:
     filters = queries.read_filters(page.request.GET)
     fault: SearchError | TooSlow | None = None
     query = Query()
@@ -40,7 +70,8 @@ def trajectories(page: Page) -> HttpResponse:
         found = Found(items=[], next_before=None)
     return page.render(
         "console/trajectories.html",
-        status=fault.status if fault else 200,
+        status=fault.status if fault else status,
+        bulk=form,
         found=found,
         imported=find_imported(found.items),
         filters=filters,
@@ -82,19 +113,6 @@ def look(page: Page) -> HttpResponse:
     address = given.get("next", "")
     is_here = url_has_allowed_host_and_scheme(address, allowed_hosts=None)
     return HttpResponseRedirect(address if is_here else page.url("trajectories"))
-
-
-@project_page("POST", role=Role.TRAINER)
-def export_selection(page: Page) -> HttpResponse:
-    """Go to the form of a new export with the chosen rows, or all that the search finds, in it."""
-    form = page.request.POST
-    query = form.get("query", "")
-    if form.get("export") != "all":
-        ids = tuple(form.getlist("id"))
-        if not ids:
-            raise InvalidInput("choose at least one row, or all that the search finds", field="id")
-        query = str(Query(terms=(Filter(field="id", operator=":", values=ids),)))
-    return HttpResponseRedirect(f"{page.url('exports')}?{urlencode({'q': query})}#new-title")
 
 
 @project_page("POST", role=Role.REVIEWER)

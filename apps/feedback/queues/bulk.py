@@ -17,7 +17,9 @@ from apps.trajectories.models import Trajectory
 
 def _check(project: Project, settings: Mapping[str, Any]) -> Settings:
     take_only(settings, "queue")
-    found = _find(project.pk, str(settings.get("queue", "")))
+    if not settings.get("queue"):
+        raise InvalidInput("say which review queue; a new one is made under Review", field="queue")
+    found = _find(project.pk, str(settings["queue"]))
     if found.state == QueueState.ARCHIVED:
         raise InvalidInput("this queue is archived: choose another one", field="queue")
     return {"queue": found.pk}

@@ -99,7 +99,9 @@ def _check_channel(_project: Project, settings: Mapping[str, Any]) -> Settings:
 
 def _check_dataset(project: Project, settings: Mapping[str, Any]) -> Settings:
     take_only(settings, "dataset")
-    found = _find_dataset(project.pk, str(settings.get("dataset", "")))
+    if not settings.get("dataset"):
+        raise InvalidInput("say which dataset; a new one is made under Datasets", field="dataset")
+    found = _find_dataset(project.pk, str(settings["dataset"]))
     return {"dataset": found.pk}
 
 

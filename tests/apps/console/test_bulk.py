@@ -1,5 +1,6 @@
 """Changes to many rows from the list: started, followed, taken back, all of it without JavaScript."""
 
+import re
 from collections.abc import Callable
 
 import pytest
@@ -25,7 +26,7 @@ def run_last() -> BulkJob:
 def test_chosen_rows_are_rewarded_and_the_job_tells(reviewer_browser: Client, add_trajectory: AddTrajectory) -> None:
     rows = [add_trajectory() for _ in range(3)]
     form = {"action": "reward", "scope": "chosen", "id": [rows[0].pk, rows[1].pk], "value": "0,5", "tag": ""}
-    started = reviewer_browser.post("/p/shop/bulk", form)
+    started = reviewer_browser.post("/p/shop/trajectories", form)
     job = run_last()
     assert (started.status_code, started["Location"]) == (302, f"/p/shop/jobs/{job.pk}")
     html = reviewer_browser.get(started["Location"]).content.decode()
@@ -41,9 +42,8 @@ def test_all_that_a_search_finds_is_tagged_and_taken_back(
     rows = [add_trajectory(reward=value) for value in (0.1, 0.9)]
     html = reviewer_browser.get("/p/shop/trajectories?q=reward<0.3").content.decode()
     assert "To all 1 found" in html
-    assert '<input type="hidden" name="query" value="reward&lt;0.3">' in html
-    form = {"action": "tag", "scope": "all", "query": "reward<0.3", "tag": "low"}
-    reviewer_browser.post("/p/shop/bulk", form)
+    form = {"action": "tag", "scope": "all", "tag": "low"}
+    reviewer_browser.post("/p/shop/trajectories?q=reward<0.3", form)
     job = run_last()
     assert [tag.name for row in rows for tag in row.tags.all()] == ["low"]
     reviewer_browser.post(f"/p/shop/jobs/{job.pk}/undo")
@@ -55,8 +55,8 @@ def test_all_that_a_search_finds_is_tagged_and_taken_back(
 def test_a_job_tells_how_many_rows_it_changed(reviewer_browser: Client, add_trajectory: AddTrajectory) -> None:
     rows = [add_trajectory() for _ in range(3)]
     TrajectoryTag.objects.create(trajectory=rows[0], name="low")
-    form = {"action": "tag", "scope": "all", "query": "", "tag": "low"}
-    reviewer_browser.post("/p/shop/bulk", form)
+    form = {"action": "tag", "scope": "all", "tag": "low"}
+    reviewer_browser.post("/p/shop/trajectories", form)
     job = run_last()
     assert (job.n_done, job.n_changed, job.n_as_before) == (3, 2, 1)
     html = reviewer_browser.get(f"/p/shop/jobs/{job.pk}").content.decode()
@@ -66,29 +66,65 @@ def test_a_job_tells_how_many_rows_it_changed(reviewer_browser: Client, add_traj
     assert reviewer_browser.get("/p/shop/jobs").status_code == 200
 
 
-@pytest.mark.parametrize(
-    ("form", "words"),
-    [
-        ({"action": "exclude"}, "Choose at least one row"),
-        ({"action": "fly", "scope": "all"}, "There is no action"),
-        ({"action": "reward", "scope": "all", "value": "much"}, "from −1 to 1"),
-        ({"action": "reward", "scope": "all", "value": "3"}, "from -1 to 1"),
-        ({"action": "tag", "scope": "all"}, "1 to 40 characters"),
-        ({"action": "exclude", "scope": "all", "query": "agnt:x"}, "there is no field"),
-    ],
-)
-def test_what_cannot_be_started_says_why(
-    reviewer_browser: Client, agent: Agent, form: dict[str, str], words: str
+REFUSED = [
+    ({"action": "reward"}, "value", "A reward is a number from −1 to 1."),
+    ({"action": "reward", "value": "much"}, "value", "A reward is a number from −1 to 1."),
+    ({"action": "reward", "value": "3"}, "value", "A reward&#x27;s value is a number from -1 to 1."),
+    ({"action": "tag"}, "tag", "A tag has 1 to 40 characters."),
+    ({"action": "untag", "tag": " "}, "tag", "A tag has 1 to 40 characters."),
+    ({"action": "channel", "channel": "both"}, "channel", "Channel is one of train, val."),
+    ({"action": "dataset", "dataset": ""}, "dataset", "Say which dataset"),
+    ({"action": "dataset", "dataset": "dset_00000000000000000000000000"}, "dataset", "This project has no dataset"),
+    ({"action": "queue", "queue": ""}, "queue", "Say which review queue"),
+    ({"action": "fly"}, "action", "There is no action"),
+]
+
+
+@pytest.mark.parametrize(("form", "field", "words"), REFUSED)
+@pytest.mark.parametrize("scope", ["all", "chosen"])
+def test_what_cannot_be_started_says_why_beside_its_field_and_keeps_choice_and_search(
+    reviewer_browser: Client, add_trajectory: AddTrajectory, scope: str, form: dict[str, str], field: str, words: str
 ) -> None:
-    response = reviewer_browser.post("/p/shop/bulk", form)
+    rows = [add_trajectory(title="parcel") for _ in range(2)]
+    add_trajectory(title="refund", reward=1.0)
+    address = "/p/shop/trajectories?q=reward:none&agent=clerk"
+    response = reviewer_browser.post(address, {**form, "scope": scope, "id": rows[0].pk})
+    html = response.content.decode()
+    assert response.status_code in {400, 404}
+    assert not BulkJob.objects.exists()
+    assert find_told(html) == (field, words)
+    assert 'value="reward:none"' in html
+    assert '<option value="clerk" selected>' in html
+    assert ">refund</a>" not in html
+    assert [row.pk for row in rows if f'value="{row.pk}" form="bulk" checked' in html] == [rows[0].pk]
+    assert f'<option value="{form["action"]}" selected>' in html or field == "action"
+
+
+def find_told(html: str) -> tuple[str, str]:
+    """Return which field of the bar is marked, and the words of REFUSED that its message begins with."""
+    marked = re.findall(r'name="(\w+)" id="bulk-[^>]* aria-invalid="true" aria-describedby="bulk-fault"', html)
+    told = re.findall(r'<span class="error" role="alert" id="bulk-fault">([^<]*)</span>', html)
+    return marked[0], next(words for _, _, words in REFUSED if told[0].startswith(words))
+
+
+def test_a_bar_without_a_choice_says_so(trainer_browser: Client, trajectory: Trajectory) -> None:
+    for form in ({"action": "exclude", "scope": "chosen"}, {"export": "chosen"}):
+        response = trainer_browser.post("/p/shop/trajectories", form)
+        assert response.status_code == 400
+        assert "Choose at least one row" in response.content.decode()
+        assert trajectory.title in response.content.decode()
+
+
+def test_a_wrong_search_starts_nothing(reviewer_browser: Client, trajectory: Trajectory) -> None:
+    response = reviewer_browser.post("/p/shop/trajectories?q=agnt:x", {"action": "exclude", "scope": "all"})
     assert response.status_code == 400
-    assert words in response.content.decode()
+    assert "there is no field" in response.content.decode()
     assert not BulkJob.objects.exists()
 
 
 def test_failures_are_listed_on_the_page(reviewer_browser: Client, trajectory: Trajectory) -> None:
     missing = new_id("traj")
-    reviewer_browser.post("/p/shop/bulk", {"action": "exclude", "id": [trajectory.pk, missing]})
+    reviewer_browser.post("/p/shop/trajectories", {"action": "exclude", "id": [trajectory.pk, missing]})
     html = reviewer_browser.get(f"/p/shop/jobs/{run_last().pk}").content.decode()
     assert "1 could not be changed" in html
     assert missing in html
@@ -99,8 +135,8 @@ def test_deletion_is_for_trainers(reviewer_browser: Client, trainer_browser: Cli
     assert 'value="delete"' not in reviewer_browser.get("/p/shop/trajectories").content.decode()
     assert 'value="delete"' in trainer_browser.get("/p/shop/trajectories").content.decode()
     form = {"action": "delete", "id": [trajectory.pk]}
-    assert reviewer_browser.post("/p/shop/bulk", form).status_code == 403
-    trainer_browser.post("/p/shop/bulk", form)
+    assert reviewer_browser.post("/p/shop/trajectories", form).status_code == 403
+    trainer_browser.post("/p/shop/trajectories", form)
     job = run_last()
     assert trainer_browser.get(f"/p/shop/trajectories/{trajectory.pk}").status_code == 404
     refused = reviewer_browser.post(f"/p/shop/jobs/{job.pk}/undo")
@@ -111,7 +147,7 @@ def test_deletion_is_for_trainers(reviewer_browser: Client, trainer_browser: Cli
 def test_viewers_see_no_boxes(viewer_browser: Client, trajectory: Trajectory) -> None:
     html = viewer_browser.get("/p/shop/trajectories").content.decode()
     assert 'name="id"' not in html
-    assert viewer_browser.post("/p/shop/bulk", {"action": "exclude", "id": [trajectory.pk]}).status_code == 403
+    assert viewer_browser.post("/p/shop/trajectories", {"action": "exclude", "id": [trajectory.pk]}).status_code == 403
 
 
 def test_another_projects_job_is_missing(owner_browser: Client, other_project: Project, agent: Agent) -> None:

@@ -38,8 +38,7 @@ CHANGES = (
     ("/p/shop/agents/clerk/limits/project", OWNER),
     ("/p/shop/agents/clerk/limits/team", OWNER),
     ("/p/shop/look", VIEWER),
-    ("/p/shop/bulk", VIEWER),
-    ("/p/shop/export-selection", TRAINER),
+    ("/p/shop/trajectories", VIEWER),
     ("/p/shop/inbox/exch_00000000000000000000000000/retry", REVIEWER),
     ("/p/shop/inbox/exch_00000000000000000000000000/assign", REVIEWER),
     ("/p/shop/inbox/exch_00000000000000000000000000/take-out", REVIEWER),
@@ -65,7 +64,7 @@ CHANGES = (
     ("/p/shop/providers/engn_00000000000000000000000000/rest", OWNER),
     ("/p/shop/providers/engn_00000000000000000000000000/remove", OWNER),
 )
-FORMS = {"/p/shop/people", "/p/shop/agents", "/p/shop/runs/new"}
+FORMS = {"/p/shop/people", "/p/shop/agents", "/p/shop/trajectories", "/p/shop/runs/new"}
 ONLY_POST = [address for address, _ in CHANGES if address not in PAGES]
 
 

@@ -278,7 +278,7 @@ def test_rows_of_the_list_are_added(
 ) -> None:
     assert f'<option value="{queue.pk}">Tone</option>' in reviewer_browser.get("/p/shop/trajectories").content.decode()
     form = {"action": "queue", "scope": "chosen", "id": [add_trajectory().pk], "queue": queue.pk}
-    assert reviewer_browser.post("/p/shop/bulk", form).status_code == 302
+    assert reviewer_browser.post("/p/shop/trajectories", form).status_code == 302
 
 
 @pytest.mark.parametrize("address", PAGES)
