@@ -64,6 +64,7 @@ REWARD = Action(
     name="reward",
     words="reward",
     done="rewarded",
+    does="Reward {rows} with {value}",
     role=Role.REVIEWER,
     check=_check,
     apply=_reward,

@@ -32,6 +32,7 @@ RESCORE = Action(
     name="rescore",
     words="compute rewards anew",
     done="computed anew",
+    does="Compute the rewards of {rows} anew",
     role=Role.TRAINER,
     check=_check,
     apply=_rescore,

@@ -20,6 +20,7 @@ export function startPool() {
   });
   bar.querySelector("[data-bulk-clear]").addEventListener("click", clear);
   bar.querySelector("[name=action]").addEventListener("change", showFields);
+  bar.addEventListener("submit", putQuestion);
   document.addEventListener("live:refreshed", draw);
   showFields();
   for (const box of boxes()) if (box.checked) chosen.add(box.value); // the browser's Back brings choices with it
@@ -84,4 +85,35 @@ function showFields() {
     field.hidden = !field.dataset.for.split(" ").includes(action);
     field.querySelector("input, select").disabled = field.hidden; // what is wrong with it is no reason to hold the form up
   }
+}
+
+// What is done to rows that are out of sight, and a deletion, is asked once more, in the words of what is about to happen.
+function putQuestion({ submitter }) {
+  const bar = document.querySelector("[data-bulk]");
+  const option = bar.querySelector("[name=action]").selectedOptions[0];
+  if (submitter?.name !== "scope") return;
+  delete submitter.dataset.confirm;
+  if (submitter.value === "all" || option.value === "delete") submitter.dataset.confirm = question(bar, option, submitter.value);
+}
+
+// Of what the form itself says nothing is read by `dataset`: a field of it has that name.
+function question(bar, option, scope) {
+  const { found, undoDays } = document.getElementById("bulk-count").dataset;
+  const rows = scope === "all" ? nameFound(found) : nameChosen(chosen.size);
+  const asked = option.dataset.does.replace(/{(\w+)}/g, (_, name) => (name === "rows" ? rows : wordsOf(bar.elements[name])));
+  const reach = scope === "all" ? " It reaches every page of this search." : "";
+  const undo = "hasUndo" in option.dataset ? ` It can be undone for ${undoDays} days.` : "";
+  return `${asked}?${reach}${undo}`;
+}
+
+function nameFound(count) {
+  return count === "1" ? "the 1 trajectory found" : `all ${count ? `${count} ` : ""}trajectories found`;
+}
+
+function nameChosen(count) {
+  return count === 1 ? "the chosen trajectory" : `the ${count} chosen trajectories`;
+}
+
+function wordsOf(field) {
+  return field.selectedOptions ? (field.selectedOptions[0]?.textContent ?? "") : field.value.trim();
 }

@@ -16,13 +16,13 @@ export function startPresses() {
 function sendOnce(event) {
   const form = event.target;
   if (event.defaultPrevented || form.method !== "post" || form.matches("[hx-post]")) return;
-  if ("sent" in form.dataset) event.preventDefault();
-  form.dataset.sent = "";
+  if (form.hasAttribute("data-sent")) event.preventDefault(); // a form's `dataset` may be a field of that name
+  form.setAttribute("data-sent", "");
   setTimeout(() => release(form), ONCE_MS);
 }
 
 function release(form) {
-  delete form.dataset.sent;
+  form.removeAttribute("data-sent");
 }
 
 function hold(event) {

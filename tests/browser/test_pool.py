@@ -41,7 +41,7 @@ async def test_rows_are_chosen_by_key_and_keep_their_place(
     await expect(page.locator("#bulk-count")).to_have_text("2 chosen")
 
     await page.locator("#bulk-value").fill("0.5")
-    await page.get_by_role("button", name="To the chosen rows").click()
+    await page.get_by_role("button", name="Do it to the chosen rows").click()
     await page.wait_for_url("**/jobs/job_*")
     await expect(page.locator("#job-progress")).to_contain_text("The 2 chosen rows")
     assert window.complaints == []
@@ -58,14 +58,14 @@ async def test_a_refused_change_keeps_the_search_and_the_choice(
     await page.locator("#rows [name=id]").first.click()
     await page.locator("#bulk-value").fill("3")
     await page.locator("#bulk-action").select_option("tag")
-    await page.get_by_role("button", name="To the chosen rows").click()
+    await page.get_by_role("button", name="Do it to the chosen rows").click()
     await expect(page.get_by_role("alert")).to_have_text("A tag has 1 to 40 characters.")
     await expect(page.locator("#bulk-tag")).to_be_focused()
     await expect(page.locator("#bulk-count")).to_have_text("1 chosen")
     await expect(page).to_have_url(f"{window.base_url}/p/shop/trajectories?q=reward:none")
     await window.shoot("refused-change")
     await page.locator("#bulk-tag").fill("late")
-    await page.get_by_role("button", name="To the chosen rows").click()
+    await page.get_by_role("button", name="Do it to the chosen rows").click()
     await page.wait_for_url("**/jobs/job_*")
     window.complaints[:] = [one for one in window.complaints if "status of 400" not in one]
 
@@ -115,12 +115,53 @@ async def test_what_changes_all_that_is_found_is_asked_once_more(
     page.on("dialog", answer)
     await page.locator("#choose-all").click()
     await page.locator("#bulk-value").fill("0.5")
-    everything = page.get_by_role("button", name="To all 1 found")
+    everything = page.get_by_role("button", name="Do it to all 1 found")
     await everything.click()
     await expect(page).to_have_url(f"{window.base_url}/p/shop/trajectories")
     await everything.click()
     await page.wait_for_url("**/jobs/job_*")
-    assert asked == ["Do it to all 1 that this search finds, on every page?"] * 2
+    undo = "It can be undone for 7 days."
+    assert asked == [f"Reward the 1 trajectory found with 0.5? It reaches every page of this search. {undo}"] * 2
+
+
+async def test_a_deletion_is_asked_by_its_name(
+    window: Window, owner: User, add_trajectory: Callable[..., Trajectory]
+) -> None:
+    for number in range(2):
+        await sync_to_async(add_trajectory)(title=f"row {number}")
+    await window.log_in(owner.email, PASSWORD)
+    await window.open("/p/shop/trajectories")
+    page = window.page
+    asked: list[str] = []
+
+    async def refuse(dialog: Dialog) -> None:
+        asked.append(dialog.message)
+        await dialog.dismiss()
+
+    page.on("dialog", refuse)
+    undo = "It can be undone for 7 days."
+    chosen = page.get_by_role("button", name="Do it to the chosen rows")
+    await page.locator("#rows [name=id]").first.click()
+    await page.locator("#bulk-action").select_option("delete")
+    await chosen.click()
+    await page.locator("#choose-all").click()
+    await chosen.click()
+    await page.get_by_role("button", name="Do it to all 2 found").click()
+    await page.locator("#bulk-action").select_option("untag")
+    await page.locator("#bulk-tag").fill("late")
+    await page.get_by_role("button", name="Do it to all 2 found").click()
+    assert asked == [
+        f"Delete the chosen trajectory? {undo}",
+        f"Delete the 2 chosen trajectories? {undo}",
+        f"Delete all 2 trajectories found? It reaches every page of this search. {undo}",
+        f"Take the tag “late” off all 2 trajectories found? It reaches every page of this search. {undo}",
+    ]
+    await window.shoot("bulk-bar")
+    await page.locator("#bulk-action").select_option("complete")
+    await chosen.click()
+    await page.wait_for_url("**/jobs/job_*")
+    assert len(asked) == 4
+    await window.shoot("bulk-job")
 
 
 async def test_the_page_tells_that_there_are_shortcuts(window: Window, owner: User, key: ApiKey) -> None:

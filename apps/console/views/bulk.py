@@ -1,9 +1,12 @@
 """Changes to many trajectories: starting one from the list, its progress, what failed, and its undo."""
 
+from urllib.parse import urlencode
+
 from django.http import HttpResponse
 
 from apps.console.bulk_form import BulkForm
 from apps.console.page import Page, project_page
+from apps.console.queries.jobs import name_jobs, search_of
 from apps.console.snippets import curl
 from apps.core.errors import NotFound
 from apps.core.paging import page_newest_first
@@ -26,7 +29,13 @@ def start(page: Page, form: BulkForm, *, query: str | None) -> HttpResponse:
         ids=form.ids if query is None else (),
         query=query,
     )
-    return page.done(f"Started: {action.words}", to=page.url("bulk_job", job.pk), passing=True)
+    to = _address_of(page, job, came_from=page.request.GET.urlencode())
+    return page.done("The job has begun. You may leave this page: it goes on.", to=to, passing=True)
+
+
+def _address_of(page: Page, job: BulkJob, *, came_from: str) -> str:
+    """Return the address of a job's page that leads back to the search it was begun from."""
+    return page.url("bulk_job", job.pk) + (f"?{urlencode({'from': came_from})}" if came_from else "")
 
 
 @project_page()
@@ -37,7 +46,7 @@ def jobs(page: Page) -> HttpResponse:
     )
     return page.render(
         "console/jobs.html",
-        jobs=[(job, ACTIONS[job.action]) for job in found.items],
+        jobs=name_jobs(page.project, found.items),
         found=found,
         curl=curl("GET", "/api/v1/bulk-jobs"),
     )
@@ -46,8 +55,8 @@ def jobs(page: Page) -> HttpResponse:
 @project_page()
 def job(page: Page, job_id: str) -> HttpResponse:
     """One job: how far it is, what it could not do, its undo."""
-    found = _find_job(page, job_id)
-    action = ACTIONS[found.action]
+    (found, action, title) = name_jobs(page.project, [_find_job(page, job_id)])[0]
+    came_from = page.request.GET.get("from") or (urlencode({"q": found.query}) if found.query else "")
     after = page.request.GET.get("after", "")
     first = int(after) if after.isdecimal() and len(after) < 18 else 0
     failures = list(services.list_failures(found).filter(pk__gt=first).order_by("pk")[: FAILURES + 1])
@@ -55,6 +64,9 @@ def job(page: Page, job_id: str) -> HttpResponse:
         "console/job.html",
         job=found,
         action=action,
+        title=title,
+        back=page.url("trajectories") + (f"?{came_from}" if came_from else ""),
+        search=search_of(found),
         failures=failures[:FAILURES],
         next_after=failures[FAILURES - 1].pk if len(failures) > FAILURES else None,
         can_undo=services.can_undo(found, action),
@@ -69,7 +81,8 @@ def undo(page: Page, job_id: str) -> HttpResponse:
     """Take a whole job back."""
     found = _find_job(page, job_id)
     services.undo_job(caller=page.caller, job=found, action=ACTIONS[found.action])
-    return page.done("Taking it back", to=page.url("bulk_job", found.pk), passing=True)
+    to = _address_of(page, found, came_from=page.request.GET.get("from", ""))
+    return page.done("The job is taken back. You may leave this page: it goes on.", to=to, passing=True)
 
 
 def _find_job(page: Page, job_id: str) -> BulkJob:

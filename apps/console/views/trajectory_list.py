@@ -18,6 +18,7 @@ from apps.console.views import bulk
 from apps.core.errors import Forbidden, InvalidInput, NotFound, ServiceError
 from apps.feedback.bulk import ACTIONS
 from apps.feedback.queues.services import list_open_queues
+from apps.trajectories.bulk.services import UNDO_FOR
 from apps.trajectories.models import Channel, TrajectoryState
 from apps.trajectories.search import views as saved_views
 from apps.trajectories.search.fields import FIELDS
@@ -72,6 +73,7 @@ def _render_list(page: Page, form: BulkForm, *, status: int = 200) -> HttpRespon
         "console/trajectories.html",
         status=fault.status if fault else status,
         bulk=form,
+        undo_days=UNDO_FOR.days,
         found=found,
         imported=find_imported(found.items),
         filters=filters,

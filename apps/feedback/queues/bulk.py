@@ -63,6 +63,7 @@ QUEUE = Action(
     name="queue",
     words="add to a review queue",
     done="added to a review queue",
+    does="Add {rows} to the review queue “{queue}”",
     role=Role.REVIEWER,
     check=_check,
     apply=_add,

@@ -46,10 +46,15 @@ class Action:
     name: str
     words: str  # "tag", for a button
     done: str  # "tagged", for a sentence
+    does: str  # "Tag {rows} with “{tag}”", for a question and a title; the names in braces are its settings
     role: Role
     check: Callable[[Project, Mapping[str, Any]], Settings]
     apply: Callable[[BulkJob, Sequence[Trajectory]], Outcomes]
     undo: Callable[[BulkJob, Mapping[str, Any]], None] | None
+
+    @property
+    def has_undo(self) -> bool:
+        return self.undo is not None
 
 
 def caller_of(job: BulkJob) -> Caller:
@@ -218,11 +223,21 @@ def _undo_dataset(job: BulkJob, before: Mapping[str, Any]) -> None:
         publish_news(job.project_id, kind="dataset", object_id=dataset.pk)
 
 
-TAG = Action(name="tag", words="tag", done="tagged", role=Role.REVIEWER, check=_check_tag, apply=_tag, undo=_undo_tag)
+TAG = Action(
+    name="tag",
+    words="tag",
+    done="tagged",
+    does="Tag {rows} with “{tag}”",
+    role=Role.REVIEWER,
+    check=_check_tag,
+    apply=_tag,
+    undo=_undo_tag,
+)
 UNTAG = Action(
     name="untag",
     words="take a tag off",
     done="freed of a tag",
+    does="Take the tag “{tag}” off {rows}",
     role=Role.REVIEWER,
     check=_check_tag,
     apply=_untag,
@@ -232,6 +247,7 @@ CHANNEL = Action(
     name="channel",
     words="move to a channel",
     done="moved to a channel",
+    does="Move {rows} to the channel “{channel}”",
     role=Role.REVIEWER,
     check=_check_channel,
     apply=_set_channel,
@@ -241,6 +257,7 @@ EXCLUDE = Action(
     name="exclude",
     words="keep out of training",
     done="kept out of training",
+    does="Keep {rows} out of training",
     role=Role.REVIEWER,
     check=_check_nothing,
     apply=_exclude,
@@ -250,6 +267,7 @@ INCLUDE = Action(
     name="include",
     words="let into training",
     done="let into training",
+    does="Let {rows} into training",
     role=Role.REVIEWER,
     check=_check_nothing,
     apply=_include,
@@ -259,6 +277,7 @@ DATASET = Action(
     name="dataset",
     words="add to a dataset",
     done="added to a dataset",
+    does="Add {rows} to the dataset “{dataset}”",
     role=Role.REVIEWER,
     check=_check_dataset,
     apply=_add_to_dataset,
@@ -268,6 +287,7 @@ DELETE = Action(
     name="delete",
     words="delete",
     done="deleted",
+    does="Delete {rows}",
     role=Role.TRAINER,
     check=_check_nothing,
     apply=_delete,
@@ -277,6 +297,7 @@ COMPLETE = Action(
     name="complete",
     words="complete",
     done="completed",
+    does="Complete {rows}",
     role=Role.REVIEWER,
     check=_check_nothing,
     apply=_complete,

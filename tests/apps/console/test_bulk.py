@@ -6,11 +6,14 @@ from collections.abc import Callable
 import pytest
 from django.test import Client
 
-from apps.accounts.models import Agent, Project
+from apps.accounts.access import Caller
+from apps.accounts.models import Agent, Project, User
 from apps.core.ids import new_id
 from apps.feedback.bulk import ACTIONS
+from apps.feedback.queues.services import create_queue
 from apps.trajectories.bulk.models import BulkJob, TrajectoryTag
 from apps.trajectories.bulk.running import run_job
+from apps.trajectories.datasets.services import create_dataset
 from apps.trajectories.models import Trajectory
 
 AddTrajectory = Callable[..., Trajectory]
@@ -28,12 +31,52 @@ def test_chosen_rows_are_rewarded_and_the_job_tells(reviewer_browser: Client, ad
     form = {"action": "reward", "scope": "chosen", "id": [rows[0].pk, rows[1].pk], "value": "0,5", "tag": ""}
     started = reviewer_browser.post("/p/shop/trajectories", form)
     job = run_last()
-    assert (started.status_code, started["Location"]) == (302, f"/p/shop/jobs/{job.pk}")
+    assert (started.status_code, started["Location"]) == (302, f"/p/shop/jobs/{job.pk}")  # from the bare list
     html = reviewer_browser.get(started["Location"]).content.decode()
     assert "<strong>2</strong> of 2 looked at" in html
     assert "Undo all of it" in html
     assert [row.reward for row in Trajectory.objects.order_by("pk")] == [0.5, 0.5, None]
-    assert "Reward 0.5" in reviewer_browser.get("/p/shop/jobs").content.decode()
+    assert "The job has begun." in html
+    assert "<h1>Reward 2 chosen trajectories with 0.5</h1>" in html
+    assert "Reward 2 chosen trajectories with 0.5" in reviewer_browser.get("/p/shop/jobs").content.decode()
+
+
+def test_a_job_leads_back_to_the_search_it_was_begun_from(reviewer_browser: Client, trajectory: Trajectory) -> None:
+    back = '<a class="button" href="/p/shop/trajectories?q=reward%3Anone&amp;agent=clerk">Back to the list</a>'
+    form = {"action": "exclude", "scope": "chosen", "id": [trajectory.pk]}
+    started = reviewer_browser.post("/p/shop/trajectories?q=reward:none&agent=clerk", form)
+    html = reviewer_browser.get(started["Location"]).content.decode()
+    assert "<h1>Keep 1 chosen trajectory out of training</h1>" in html
+    assert back in html
+    assert f'The <a href="/p/shop/trajectories?q=id%3A{trajectory.pk}">chosen row</a>.' in html
+    undo = re.search(r'action="([^"]*/undo[^"]*)"', html)
+    assert undo is not None
+    undone = reviewer_browser.post(undo[1].replace("&amp;", "&"))
+    assert back in reviewer_browser.get(undone["Location"]).content.decode()
+
+
+def test_a_job_begun_elsewhere_leads_to_its_own_search(reviewer_browser: Client, trajectory: Trajectory) -> None:
+    reviewer_browser.post("/p/shop/trajectories?q=reward:none", {"action": "exclude", "scope": "all"})
+    html = reviewer_browser.get(f"/p/shop/jobs/{run_last().pk}").content.decode()
+    assert '<a class="button" href="/p/shop/trajectories?q=reward%3Anone">Back to the list</a>' in html
+    assert trajectory.title in reviewer_browser.get("/p/shop/trajectories?q=reward:none").content.decode()
+
+
+def test_a_job_calls_its_dataset_and_its_queue_by_name(
+    reviewer_browser: Client, project: Project, owner: User, trajectory: Trajectory
+) -> None:
+    caller = Caller(user=owner)
+    dataset = create_dataset(project=project, caller=caller, name="Late {refunds}")
+    queue = create_queue(caller=caller, project=project, settings={"name": "Tone"})
+    for action, found in (("dataset", dataset), ("queue", queue)):
+        form = {"action": action, "scope": "chosen", "id": [trajectory.pk], action: found.pk}
+        assert reviewer_browser.post("/p/shop/trajectories", form).status_code == 302
+    html = reviewer_browser.get("/p/shop/jobs").content.decode()
+    assert "Add 1 chosen trajectory to the dataset “Late {refunds}”" in html
+    assert "Add 1 chosen trajectory to the review queue “Tone”" in html
+    dataset_id = dataset.pk
+    dataset.delete()
+    assert f"to the dataset “{dataset_id}”" in reviewer_browser.get("/p/shop/jobs").content.decode()
 
 
 def test_all_that_a_search_finds_is_tagged_and_taken_back(
@@ -41,7 +84,7 @@ def test_all_that_a_search_finds_is_tagged_and_taken_back(
 ) -> None:
     rows = [add_trajectory(reward=value) for value in (0.1, 0.9)]
     html = reviewer_browser.get("/p/shop/trajectories?q=reward<0.3").content.decode()
-    assert "To all 1 found" in html
+    assert "Do it to all 1 found" in html
     form = {"action": "tag", "scope": "all", "tag": "low"}
     reviewer_browser.post("/p/shop/trajectories?q=reward<0.3", form)
     job = run_last()
@@ -97,7 +140,7 @@ def test_what_cannot_be_started_says_why_beside_its_field_and_keeps_choice_and_s
     assert '<option value="clerk" selected>' in html
     assert ">refund</a>" not in html
     assert [row.pk for row in rows if f'value="{row.pk}" form="bulk" checked' in html] == [rows[0].pk]
-    assert f'<option value="{form["action"]}" selected>' in html or field == "action"
+    assert re.search(f'<option value="{form["action"]}"[^>]* selected>', html) or field == "action"
 
 
 def find_told(html: str) -> tuple[str, str]:
