@@ -8,7 +8,7 @@ from itertools import zip_longest
 
 from apps.accounts.models import User
 from apps.console.queries import steps
-from apps.console.transcript import decode_json
+from apps.console.transcript import decode_json, read_message
 from apps.trajectories.blindness import Hidden
 from apps.trajectories.messages import spoken_text
 from apps.trajectories.models import Trajectory
@@ -58,8 +58,14 @@ def _compare_steps(one: steps.StepCard | None, other: steps.StepCard | None) -> 
 
 
 def _words_of(card: steps.StepCard) -> str:
+    """What the answer says, then each tool that it calls with the arguments."""
     answer = decode_json(card.step.answer)
-    return spoken_text(answer if isinstance(answer, dict) else {})
+    if not isinstance(answer, dict):
+        return ""
+    calls = read_message(answer, is_whole=True).tool_calls
+    texts = [(call.name, call.arguments) for call in calls]
+    called = [f"{name} {text.head}{text.middle}{text.tail}" for name, text in texts]
+    return "\n".join(words for words in (spoken_text(answer), *called) if words)
 
 
 def mark_words(left: str, right: str) -> tuple[list[Piece], list[Piece]] | None:
@@ -76,15 +82,16 @@ def mark_words(left: str, right: str) -> tuple[list[Piece], list[Piece]] | None:
     )
 
 
-def list_likely(trajectory: Trajectory, *, query: str, hidden: Hidden) -> Sequence[Trajectory]:
-    """Return what one would compare it with: what the search finds, or without one other tries of its group, then its
-    agent's, those with the same first words first. Raises SearchError, TooSlow."""
+def list_likely(trajectory: Trajectory, *, query: str, hidden: Hidden, but: str = "") -> Sequence[Trajectory]:
+    """Return what one would compare it with, `but` the one that stands beside it: what the search finds, or without one
+    other tries of its group, then its agent's, those with the same first words first. Raises SearchError, TooSlow."""
     if query:
-        found = find_page(
-            project=trajectory.project, query=parse_query(query), before=None, limit=LIKELY + 1, hidden=hidden
+        page = find_page(
+            project=trajectory.project, query=parse_query(query), before=None, limit=LIKELY + 2, hidden=hidden
         )
-        return [row for row in found.items if row.pk != trajectory.pk][:LIKELY]
+        return [row for row in page.items if row.pk not in {trajectory.pk, but}][:LIKELY]
     rows = Trajectory.objects.of_project(trajectory.project).exclude(pk=trajectory.pk).order_by("-pk")
-    tries = list(rows.filter(group=trajectory.group)[:LIKELY]) if trajectory.group else []
+    tries = list(rows.filter(group=trajectory.group)[: LIKELY + 1]) if trajectory.group else []
     of_agent = [row for row in rows.filter(agent=trajectory.agent_id)[:LOOKED_AT] if row not in tries]
-    return [*tries, *sorted(of_agent, key=lambda row: row.title != trajectory.title)][:LIKELY]
+    found = [*tries, *sorted(of_agent, key=lambda row: row.title != trajectory.title)]
+    return [row for row in found if row.pk != but][:LIKELY]

@@ -129,7 +129,7 @@ def diff(page: Page, trajectory_id: str) -> HttpResponse:
     likely: Sequence[Trajectory] = ()
     other, fault, status = None, "", 200
     try:
-        likely = comparing.list_likely(found, query=query, hidden=page.hidden)
+        likely = comparing.list_likely(found, query=query, hidden=page.hidden, but=other_id)
         other = queries.find_trajectory(page.project, other_id) if other_id else None
     except ServiceError as error:
         fault, status = error.message, error.status

@@ -1,5 +1,6 @@
 """What is said of a trajectory on its page: fields, steps, words; corrections; side by side; what reviewers may see."""
 
+import json
 from collections.abc import Callable
 
 import pytest
@@ -119,6 +120,25 @@ def test_two_stand_side_by_side(viewer_browser: Client, page: str, add_trajector
     assert missing.status_code == 404
     for words in ("no such trajectory", 'value="nonsense"', f"?with={other.pk}"):  # the form stays, and its suggestions
         assert words in missing.content.decode()
+
+
+def test_arguments_that_differ_are_marked_and_who_is_compared_is_not_offered(
+    viewer_browser: Client, add_trajectory: AddTrajectory
+) -> None:
+    left, right = (add_trajectory(group="g", step={"answer": call_weather(town)}) for town in ("Santipe", "Santiago"))
+    page = f"/p/shop/trajectories/{left.pk}/diff"
+    html = viewer_browser.get(f"{page}?with={right.pk}").content.decode()
+    assert "<mark>&quot;Santipe&quot;\n</mark>" in html
+    assert "<mark>&quot;Santiago&quot;\n</mark>" in html
+    assert f'href="?with={right.pk}"' not in html
+    assert f'href="?with={right.pk}"' not in viewer_browser.get(f"{page}?with={right.pk}&q=turns>0").content.decode()
+    assert f'href="?with={right.pk}"' in viewer_browser.get(page).content.decode()
+
+
+def call_weather(town: str) -> bytes:
+    function = {"name": "weather", "arguments": json.dumps({"town": town})}
+    call = {"id": "call_1", "type": "function", "function": function}
+    return json.dumps({"role": "assistant", "content": "Let me look.", "tool_calls": [call]}).encode()
 
 
 def test_who_is_likely_meant_is_offered(
