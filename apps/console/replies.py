@@ -1,12 +1,14 @@
 """How the console answers beside whole pages: toasts for htmx, error pages in words. Knows no page's content."""
 
 import json
+import re
 
 from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.shortcuts import render
 from django.urls import reverse
 from django.utils.text import capfirst
 
+from apps.accounts.models import User
 from apps.core.errors import ServiceError
 
 TITLES = {
@@ -18,7 +20,8 @@ TITLES = {
     500: "We broke something",
     503: "A part does not answer",
 }
-FORBIDDEN = 403
+SERVER_ERROR = 500  # what looks up a member's home may be what does not answer
+PROJECT = re.compile(r"/p/([\w-]+)/")
 CODES = {
     400: "invalid_request",
     403: "forbidden",
@@ -55,11 +58,15 @@ def render_error(request: HttpRequest, *, status: int, detail: str) -> HttpRespo
         body["code"] = CODES.get(status, "error")
         return JsonResponse({**body, "request_id": request_id}, status=status, content_type="application/problem+json")
     context = {"title": TITLES.get(status, "Error"), "detail": detail, "status": status, "request_id": request_id}
-    context["home"] = _find_home(request) if status == FORBIDDEN else ""
+    context["home"] = _find_home(request) if status < SERVER_ERROR else ""
     return render(request, "console/error.html", context, status=status)
 
 
 def _find_home(request: HttpRequest) -> str:
-    """Return the home of the project in whose address a member was stopped, "" outside of any."""
-    slug = request.resolver_match.kwargs.get("slug") if request.resolver_match else None
-    return reverse("project_home", args=[slug]) if slug else ""
+    """Return the home of the project in whose address a member was stopped; "" outside of any, and for strangers."""
+    named = PROJECT.match(request.path)
+    user = getattr(request, "user", None)
+    if named is None or not isinstance(user, User):
+        return ""
+    found = user.projects().filter(slug=named[1]).first()
+    return reverse("project_home", args=[found.slug]) if found else ""

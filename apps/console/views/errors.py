@@ -1,7 +1,8 @@
 """Pages for what no view could answer. Each says what to do next and under which id we logged it."""
 
 from django.core.exceptions import DisallowedHost
-from django.http import HttpRequest, HttpResponse
+from django.http import HttpRequest, HttpResponse, HttpResponsePermanentRedirect
+from django.urls import is_valid_path
 
 from apps.console.replies import render_error
 
@@ -21,8 +22,18 @@ def forbidden(request: HttpRequest, exception: Exception) -> HttpResponse:  # no
 
 
 def not_found(request: HttpRequest, exception: Exception) -> HttpResponse:  # noqa: ARG001 (Django names it)
+    if address := _without_slash(request):
+        return HttpResponsePermanentRedirect(address)
     detail = "Nothing lives at this address, or it belongs to a team that you are not in."
     return render_error(request, status=404, detail=detail)
+
+
+def _without_slash(request: HttpRequest) -> str:
+    """Return the address of the page that is meant where a slash too many ends it, "" where there is none."""
+    if request.method not in {"GET", "HEAD"} or not is_valid_path(request.path_info.rstrip("/")):
+        return ""
+    path, mark, query = request.get_full_path().partition("?")
+    return f"{path.rstrip('/')}{mark}{query}" if path.endswith("/") else ""
 
 
 def server_error(request: HttpRequest) -> HttpResponse:
