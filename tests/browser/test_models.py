@@ -2,13 +2,13 @@
 
 import pytest
 from asgiref.sync import sync_to_async
-from playwright.async_api import expect
+from playwright.async_api import Dialog, expect
 
 from apps.accounts.models import Project, User
-from apps.registry.models import Alias, AliasName, Engine, Policy, Teacher, Version
+from apps.registry.models import Alias, AliasName, Deployment, DeploymentState, Engine, Policy, Teacher, Version
 from tests.browser.conftest import Window
 from tests.factories.accounts import PASSWORD
-from tests.factories.registry import AliasFactory, VersionFactory
+from tests.factories.registry import AliasFactory, EngineFactory, VersionFactory
 from tests.fakes.adapter_engine import FakeEngine, serve_engine
 
 pytestmark = [pytest.mark.real, pytest.mark.django_db(transaction=True), pytest.mark.timeout(240)]
@@ -46,6 +46,50 @@ async def test_a_trainer_splits_calls_and_hears_what_is_wrong(
     await expect(page.locator("#split-form [role=alert]")).to_contain_text("less than or equal to 99")
     assert await read_share() == 25
     window.complaints.clear()  # Chromium notes the answer 400
+
+
+@sync_to_async
+def add_trained(policy: Policy, base: Version) -> None:
+    version = VersionFactory.create(
+        policy=policy,
+        number=1,
+        parent=base,
+        adapter_path="/runs/1",
+        sha256="ef7b2c62" * 8,
+        lineage={"run_id": "run_01m8w14wqfez2rx3w4t6zpbxvg", "step": 12},
+        verification={"mean_abs_diff": 0.06048, "max_abs_diff": 0.2384},
+    )
+    engine = EngineFactory.create(base_model=policy.base_model)
+    Deployment.objects.create(engine=engine, version=version, state=DeploymentState.LOADED)
+    AliasFactory.create(version=version, name=AliasName.CANDIDATE)
+
+
+async def test_making_a_version_live_is_in_sight_and_asked_once_more(
+    window: Window, trainer: User, policy: Policy, base: Version
+) -> None:
+    await add_trained(policy, base)
+    await window.log_in(trainer.email, PASSWORD)
+    page = window.page
+    asked: list[str] = []
+
+    async def answer(dialog: Dialog) -> None:
+        asked.append(dialog.message)
+        await (dialog.accept() if len(asked) > 1 else dialog.dismiss())
+
+    page.on("dialog", answer)
+    button = page.get_by_role("button", name="Make live")
+    for width in (1280, 400, 360):
+        await page.set_viewport_size({"width": width, "height": 900})
+        await window.open("/p/shop/models")
+        box = await button.bounding_box()
+        assert box is not None
+        assert box["x"] + box["width"] <= width - 12
+        assert await page.locator(".table-wrap").first.evaluate("(one) => one.scrollWidth - one.clientWidth") <= 0
+        await window.shoot(f"models-{width}", full_page=True)
+    await button.click()
+    await button.click()
+    await expect(page.get_by_text("is live. Calls in flight")).to_be_visible()
+    assert asked == ["Make version 1 live in place of version 0? Calls are answered by it from then on."] * 2
 
 
 async def test_an_owner_brings_a_teacher_and_sends_it_away(window: Window, owner: User, project: Project) -> None:

@@ -197,6 +197,7 @@ def test_only_a_run_under_way_says_what_is_left(viewer_browser: Client, run: Run
     Run.objects.filter(pk=run.pk).update(state=RunState.SUCCEEDED, started_at=run.created_at, ended_at=timezone.now())
     assert "<dt>left</dt>" not in read()
     assert "<dt>took</dt>" in read()
+    assert "<dt>a training step</dt>" not in read()  # known after two
 
 
 def test_the_page_costs_the_same_for_many_runs(
