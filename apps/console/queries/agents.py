@@ -10,6 +10,7 @@ from django.utils import timezone
 
 from apps.accounts.models import Agent, ApiKey, Project
 from apps.console.break_hints import BREAK_HINTS
+from apps.console.queries.imports import was_captured
 from apps.core.errors import NotFound
 from apps.trajectories.blindness import NOTHING, Hidden
 from apps.trajectories.models import PrefixBreak, Step, Trajectory
@@ -27,6 +28,7 @@ class AgentRow:
     agent: Agent
     n_keys: int
     n_trajectories: int
+    n_imported: int  # of them: nobody called for these
     n_steps: int
     n_tokens: int
     mean_reward: float | None
@@ -45,12 +47,14 @@ def read_agent(agent: Agent, *, hidden: Hidden = NOTHING) -> AgentRow:
 
 def _with_day(agents: QuerySet[Agent], *, hidden: Hidden) -> QuerySet[Agent]:
     """Have Postgres find all that a row shows, for every agent at once."""
-    own = Trajectory.objects.filter(deleted_at=None, agent=OuterRef("pk")).order_by("-pk")
+    own = Trajectory.objects.filter(deleted_at=None, agent=OuterRef(OuterRef("pk"))).order_by("-pk").values("pk")
+    called = Trajectory.objects.filter(was_captured(), pk__in=own[:SAMPLE]).order_by("-pk")
     day = Trajectory.objects.filter(
         deleted_at=None, agent=OuterRef(OuterRef("pk")), last_step_at__gte=timezone.now() - WINDOW
     )
     sums = JSONObject(
         n=Count("pk"),
+        imported=Count("pk", filter=~was_captured()),
         steps=Sum("n_steps"),
         tokens=Sum(F("n_prompt_tokens") + F("n_completion_tokens")),
         reward=Avg("reward", filter=~Q(pk__in=hidden)),
@@ -62,7 +66,7 @@ def _with_day(agents: QuerySet[Agent], *, hidden: Hidden) -> QuerySet[Agent]:
         day=Subquery(newest.order_by().values("agent").annotate(sums=sums).values("sums")),
         n_keys=Subquery(usable.annotate(n=Count("pk")).values("n")),
         used_at=Subquery(keys.annotate(at=Max("last_used_at")).values("at")),
-        stepped_at=Subquery(own.values("last_step_at")[:1]),
+        stepped_at=Subquery(called.values("last_step_at")[:1]),
     )
 
 
@@ -72,6 +76,7 @@ def _row(agent: Any) -> AgentRow:
         agent=agent,
         n_keys=agent.n_keys or 0,
         n_trajectories=day.get("n", 0),
+        n_imported=day.get("imported", 0),
         n_steps=day.get("steps") or 0,
         n_tokens=day.get("tokens") or 0,
         mean_reward=day.get("reward"),

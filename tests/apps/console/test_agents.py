@@ -8,6 +8,7 @@ from pytest_django import DjangoAssertNumQueries
 
 from apps.accounts.models import Agent, ApiKey, AuditEvent, Project, Scope, hash_key
 from apps.console.queries.agents import list_agents
+from apps.trajectories.datasets.models import Import, ImportedTrajectory
 from apps.trajectories.models import Trajectory
 from tests.factories.accounts import AgentFactory
 from tests.factories.trajectories import StepFactory, TrajectoryFactory
@@ -136,3 +137,21 @@ def test_the_list_asks_as_much_for_many_agents_as_for_one(
     assert clerk.mean_reward == 0.5
     assert clerk.last_seen_at is not None
     assert (rows[0].n_keys, rows[0].n_trajectories, rows[0].mean_reward, rows[0].last_seen_at) == (0, 0, None, None)
+
+
+def test_imported_trajectories_are_no_calls(viewer_browser: Client, project: Project, agent: Agent) -> None:
+    source = Import.objects.create(project=project, agent=agent, file_name="old.jsonl", n_bytes=1)
+    for number in range(2):
+        row = TrajectoryFactory.create(agent=agent, key=None, last_step_at=timezone.now())
+        ImportedTrajectory.objects.create(source=source, project=project, digest=f"{number}", trajectory=row)
+    shown = list_agents(project)[0]
+    assert (shown.n_trajectories, shown.n_imported, shown.last_seen_at) == (2, 2, None)
+    for address in ("/p/shop/agents", "/p/shop/agents/clerk"):
+        html = viewer_browser.get(address).content.decode()
+        assert "2 imported" in html
+        assert "none yet" in html
+    called = TrajectoryFactory.create(agent=agent, last_step_at=timezone.now() - timedelta(minutes=5))
+    later = TrajectoryFactory.create(agent=agent, key=None, last_step_at=timezone.now())
+    ImportedTrajectory.objects.create(source=source, project=project, digest="later", trajectory=later)
+    shown = list_agents(project)[0]
+    assert (shown.n_trajectories, shown.n_imported, shown.last_seen_at) == (4, 3, called.last_step_at)
