@@ -12,6 +12,7 @@ import {
   startScrollers,
   startTabs,
 } from "./controls.js";
+import { startDrafts } from "./drafts.js";
 import { startKeys } from "./keys.js";
 import { startLive } from "./live.js";
 import { startMarks } from "./marks.js";
@@ -39,5 +40,6 @@ startPresses();
 startPool();
 startColumns();
 startMarks();
+startDrafts();
 startCharts();
 startLive(document.body.dataset);

@@ -1,21 +1,24 @@
-// What a reviewer wrote stays in the browser until the platform has it: drafts while writing, and an outbox of what was
-// sent and not yet answered. Survives a reload, a closed tab and a lost network. Knows no page.
+// What somebody wrote stays in the browser until the platform has it: drafts while writing, and of reviews an outbox of what
+// was sent and not yet answered. Survives a reload, a closed tab and a lost network. Knows no page.
 
 const DRAFT = "claw-draft:";
 const OUTBOX = "claw-outbox";
 const KEEP_MS = 14 * 24 * 3600 * 1000;
 
-export function saveDraft(review, form) {
-  const entries = [...new FormData(form)].filter(([name]) => /^[vnt]-|^wants_second$/.test(name));
-  write(DRAFT + review, { entries, at: Date.now() });
+const NOT_WRITTEN = ["csrfmiddlewaretoken", "seconds"]; // these are the page's own
+
+// `name`: a review's id, or what else the form is known by.
+export function saveDraft(name, form) {
+  const entries = [...new FormData(form)].filter(([field]) => !NOT_WRITTEN.includes(field));
+  write(DRAFT + name, { entries, at: Date.now() });
 }
 
 // Fills the form in; says whether there was a draft that says something.
-export function restoreDraft(review, form) {
-  const draft = read(DRAFT + review);
+export function restoreDraft(name, form) {
+  const draft = read(DRAFT + name);
   if (!draft) return false;
   for (const field of form.querySelectorAll("[name]")) {
-    if (field.type === "hidden") continue;
+    if (NOT_WRITTEN.includes(field.name)) continue;
     const values = draft.entries.filter(([name]) => name === field.name).map(([, value]) => value);
     if (field.type === "radio" || field.type === "checkbox") field.checked = values.includes(field.value);
     else field.value = values[0] ?? "";
@@ -24,8 +27,8 @@ export function restoreDraft(review, form) {
   return draft.entries.some(([, value]) => value !== "");
 }
 
-export function dropDraft(review) {
-  localStorage.removeItem(DRAFT + review);
+export function dropDraft(name) {
+  localStorage.removeItem(DRAFT + name);
 }
 
 export function readOutbox() {
