@@ -93,6 +93,11 @@ urlpatterns: list[URLPattern] = [
     path("p/<slug:slug>/review/<str:queue_id>/dataset", review.collect, name="review_collect"),
     path("p/<slug:slug>/review/<str:queue_id>/items/<str:item_id>", review.queue_item, name="review_item"),
     path("p/<slug:slug>/review/<str:queue_id>/items/<str:item_id>/decide", review.decide, name="review_decide"),
+    path(
+        "p/<slug:slug>/review/<str:queue_id>/items/<str:item_id>/take-back",
+        review.take_back_decision,
+        name="review_take_back",
+    ),
     path("p/<slug:slug>/review/<str:queue_id>/items/<str:item_id>/again", review.ask_again, name="review_again"),
     path("p/<slug:slug>/review/<str:queue_id>/preview", review_work.preview, name="review_preview"),
     path("p/<slug:slug>/review/<str:queue_id>/work", review_work.work, name="review_work"),

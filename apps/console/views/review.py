@@ -209,7 +209,21 @@ def decide(page: Page, queue_id: str, item_id: str) -> HttpResponse:
         deciding.decide_item(caller=page.caller, item=item, answers=read_answers(page.request.POST))
     except ServiceError as error:
         return _render_item(page, queue_id, item_id, error=error)
-    return page.done("Decided: the reward follows", to=page.url("review_results", queue.pk))
+    undo = page.url("review_take_back", queue.pk, item.pk)
+    return page.done("Decided: the reward follows", to=page.url("review_results", queue.pk), undo=undo)
+
+
+@project_page("POST", role=Role.TRAINER)
+def take_back_decision(page: Page, queue_id: str, item_id: str) -> HttpResponse:
+    """Undo a decision: the item is to decide anew."""
+    queue = queries.find_queue(page.project, page.caller, queue_id)
+    try:
+        item = queries.find_item(queue, page.caller, item_id)
+        deciding.take_back_decision(caller=page.caller, item=item)
+    except ServiceError as error:
+        return _render_item(page, queue_id, item_id, error=error)
+    words = "Taken back: what reviewers said counts again, and the item is to decide"
+    return page.done(words, to=page.url("review_item", queue.pk, item.pk))
 
 
 @project_page("POST", role=Role.REVIEWER)

@@ -14,12 +14,14 @@ from apps.accounts.models import Role
 from apps.core.errors import Conflict, Forbidden
 from apps.feedback.queues.events import record_event
 from apps.feedback.queues.models import MOST_REVIEWS, ItemState, QueueItem, Review, ReviewState
-from apps.feedback.queues.saying import check_answers, say_answers, silence
+from apps.feedback.queues.saying import check_answers, say_again, say_answers, silence, take_back_said
 from apps.feedback.queues.services import BETTER, read_fields
 from apps.feedback.schemas import ProjectSchema, find_schema
 from apps.feedback.score_schema import FieldKind, FieldSpec
 
 Answers = Mapping[str, Any]
+DECISION = ("decision", "decided_by", "decided_at", "decision_labels", "silenced_labels")
+CHANGED_SINCE = "too late to take it back: somebody has changed what the decision said since. It stands as it is now"
 
 
 def find_disputed(reviews: Sequence[Answers], *, specs: Sequence[FieldSpec], tolerance: float) -> list[str]:
@@ -91,12 +93,41 @@ def decide_item(*, caller: Caller, item: QueueItem, answers: Answers) -> QueueIt
     decision = check_answers(row, answers, schema=schema, only=row.disputed)
     given = Review.objects.filter(item=row, state=ReviewState.SUBMITTED).exclude(reviewer=None)
     authors = list(given.values_list("reviewer_id", flat=True))
-    silence(caller=caller, item=row, authors=authors, fields=row.disputed)
-    say_answers(caller=caller, item=row, answers=decision, schema=schema)
+    row.silenced_labels = silence(caller=caller, item=row, authors=authors, fields=row.disputed)
+    row.decision_labels = say_answers(caller=caller, item=row, answers=decision, schema=schema)
     row.state, row.decision = ItemState.DECIDED, decision
     row.decided_by, row.decided_at = caller.user, timezone.now()
-    row.save(update_fields=["state", "decision", "decided_by", "decided_at"])
+    row.save(update_fields=["state", *DECISION])
     record_event(row.queue, kind="decided", item_id=row.pk, actor=caller.name)
+    return row
+
+
+@transaction.atomic
+def take_back_decision(*, caller: Caller, item: QueueItem) -> QueueItem:
+    """Undo a decision: what it said is taken back, the reviewers have their word again, and the item is to decide anew.
+
+    Raises Conflict when the item is not decided (any more), or when what the decision said was changed since; Forbidden
+    for reviewers.
+    """
+    require_role(caller, item.queue.project, Role.TRAINER)
+    row = _lock(item)
+    if row.state != ItemState.DECIDED:
+        raise Conflict(f"there is no decision to take back: the item is {row.state}")
+    if not row.decision_labels:
+        raise Conflict("this decision is from a version that did not note what it changed: give another reward instead")
+    try:
+        take_back_said(caller=caller, item=row, labels=row.decision_labels)
+    except Conflict:
+        raise Conflict(CHANGED_SINCE) from None
+    said_again = say_again(item=row, ids=row.silenced_labels)
+    for review in Review.objects.filter(item=row, state=ReviewState.SUBMITTED):
+        review.labels = [said_again.get(label, label) for label in review.labels]
+        review.save(update_fields=["labels"])
+    row.decision = row.decided_by = row.decided_at = None
+    row.decision_labels, row.silenced_labels, row.state = [], [], ItemState.DISPUTED
+    row.save(update_fields=["state", *DECISION])
+    settle_item(row)
+    record_event(row.queue, kind="decision undone", item_id=row.pk, actor=caller.name)
     return row
 
 

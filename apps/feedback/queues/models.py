@@ -139,6 +139,8 @@ class QueueItem(models.Model):
     decision = models.JSONField(null=True)  # as a review's `answers`
     decided_by = models.ForeignKey(User, on_delete=models.SET_NULL, null=True, related_name="+")
     decided_at = models.DateTimeField(null=True)
+    decision_labels = models.JSONField(default=list)  # the ids of what the decision became,
+    silenced_labels = models.JSONField(default=list)  # and of what it took back: labels, or comparisons
     added_at = models.DateTimeField(default=timezone.now, editable=False)
 
     objects = ItemQuerySet.as_manager()

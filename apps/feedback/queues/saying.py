@@ -2,13 +2,14 @@
 preferences so that rewards follow, and taken back the same way."""
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from django.db.models import Q
 
 from apps.accounts.access import Caller
 from apps.accounts.models import User
-from apps.core.errors import Conflict, InvalidInput, NotFound
+from apps.core.errors import Conflict, Forbidden, InvalidInput, NotFound
 from apps.core.texts import NUL_OR_HALF, is_storable
 from apps.feedback.models import Label, Source
 from apps.feedback.preferences.models import Preference, PreferenceKind
@@ -93,19 +94,59 @@ def is_judged_by_others(item: QueueItem, *, user: User) -> bool:
     return labels.exists() or preferences.exists()
 
 
-def silence(*, caller: Caller, item: QueueItem, authors: Sequence[str], fields: Sequence[str]) -> None:
-    """Take back what these people say of the item in these fields, however often they changed it."""
+def silence(*, caller: Caller, item: QueueItem, authors: Sequence[str], fields: Sequence[str]) -> list[str]:
+    """Take back what these people say of the item in these fields, however often they changed it; returns the ids."""
     if item.other is not None:
         pair = hash_pair(
             Side(trajectory=item.trajectory), Side(trajectory=item.other), kind=PreferenceKind.COMPARISON, field=""
         )
         said = Preference.objects.standing().filter(project=item.queue.project_id, pair=pair, author__in=authors)
-        for preference in said.select_related("project__team"):
+        rows = list(said.select_related("project__team"))
+        for preference in rows:
             take_back_preference(caller=caller, preference=preference)
-        return
+        return [preference.pk for preference in rows]
     labels = Label.objects.standing().filter(trajectory=item.trajectory, step=None, source=Source.HUMAN)
     ids = list(labels.filter(author__in=authors, field__in=fields).values_list("pk", flat=True))
     take_back_labels(caller=caller, trajectory=item.trajectory, ids=ids)
+    return ids
+
+
+def say_again(*, item: QueueItem, ids: Sequence[str]) -> dict[str, str]:
+    """Give people their word back that was silenced, each in their own name; returns the new ids by the old ones.
+
+    Whose account is gone or who has spoken again meanwhile keeps silent, and so does what the score schema takes no
+    more.
+    """
+    if item.other is not None:
+        return _compare_again(ids)
+    said_again = {}
+    silenced = Label.objects.filter(pk__in=ids).exclude(author=None).select_related("author").order_by("pk")
+    for label in silenced:
+        author = Author(caller=Caller(user=label.author), source=Source.HUMAN)
+        standing = Label.objects.standing().filter(author.own(), trajectory=item.trajectory, step=None)
+        if standing.filter(field=label.field).exists():
+            continue
+        answer = Answer(field=label.field, value=label.value if label.said is None else label.said, text=label.text)
+        with suppress(InvalidInput):
+            [again] = write_answers(author=author, trajectory=item.trajectory, answers=[answer])
+            said_again[label.pk] = again.pk
+    return said_again
+
+
+def _compare_again(ids: Sequence[str]) -> dict[str, str]:
+    said_again = {}
+    rows = Preference.objects.filter(pk__in=ids).exclude(author=None)
+    for row in rows.select_related("author", "trajectory", "rejected_trajectory").order_by("pk"):
+        own = Preference.objects.standing().filter(project=row.project_id, pair=row.pair, author=row.author)
+        if own.exists():
+            continue
+        chosen, rejected = Side(trajectory=row.trajectory), Side(trajectory=row.rejected_trajectory)
+        with suppress(NotFound, Forbidden):
+            again = add_comparison(
+                caller=Caller(user=row.author), chosen=chosen, rejected=rejected, is_tie=row.is_tie, text=row.text
+            )
+            said_again[row.pk] = again.pk
+    return said_again
 
 
 def _check_pair(item: QueueItem, given: Mapping[str, Any]) -> Answers:

@@ -42,6 +42,7 @@ CHANGES = (
     ("/{queue}/settings", TRAINER),
     ("/{queue}/state", TRAINER),
     ("/{queue}/items/{item}/decide", TRAINER),
+    ("/{queue}/items/{item}/take-back", TRAINER),
     ("/{queue}/items/{item}/again", REVIEWER),
     ("/{queue}/dataset", REVIEWER),
     ("/{queue}/work/{review}/submit", REVIEWER),
@@ -235,8 +236,14 @@ def test_results_tell_and_a_trainer_decides(
     assert shown.count('<article class="turn"') == item.trajectory.steps.count() > 0  # what is judged, beside it
     refused = trainer_browser.post(f"{address}/decide", {})
     assert (refused.status_code, "not answered yet" in refused.content.decode()) == (400, True)
+    decided = trainer_browser.post(f"{address}/decide", {"v-clarity": "2.0"}, follow=True).content.decode()
+    assert f'<form method="post" action="{address}/take-back">' in decided  # the message's Undo
+    assert "Take it back" in trainer_browser.get(address).content.decode()
+    undone = trainer_browser.post(f"{address}/take-back", follow=True).content.decode()
+    assert undone.count('class="box"') == 1  # to decide anew
+    late = trainer_browser.post(f"{address}/take-back")
+    assert (late.status_code, "no decision to take back" in late.content.decode()) == (409, True)
     trainer_browser.post(f"{address}/decide", {"v-clarity": "2.0"})
-    assert "decided" in trainer_browser.get(address).content.decode()
     dataset = create_dataset(project=project, caller=Caller(user=owner), name="Good")
     pushed = trainer_browser.post(f"{ROOT}/{queue.pk}/dataset", {"dataset": dataset.pk}, follow=True)
     assert "1 added to Good" in pushed.content.decode()

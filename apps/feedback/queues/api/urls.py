@@ -15,6 +15,9 @@ urlpatterns = [
     path("review-items/<str:item_id>", work_views.ItemView.as_view(), name="api-review-item"),
     path("review-items/<str:item_id>/ask-again", work_views.AskAgainView.as_view(), name="api-review-ask-again"),
     path("review-items/<str:item_id>/decide", work_views.DecideView.as_view(), name="api-review-decide"),
+    path(
+        "review-items/<str:item_id>/take-back", work_views.TakeBackDecisionView.as_view(), name="api-review-take-back"
+    ),
     path("reviews/<str:review_id>", work_views.ReviewView.as_view(), name="api-review"),
     path("reviews/<str:review_id>/submit", work_views.SubmitView.as_view(), name="api-review-submit"),
     path("reviews/<str:review_id>/skip", work_views.SkipView.as_view(), name="api-review-skip"),

@@ -132,6 +132,17 @@ class DecideView(APIView):
         return Response(_show(deciding.decide_item(caller=caller, item=item, answers=body["answers"]), caller))
 
 
+class TakeBackDecisionView(APIView):
+    """The undo of a decision."""
+
+    @extend_schema(request=None, responses=QueueItemSerializer)
+    def post(self, request: Request, item_id: str) -> Response:
+        """Take a decision back: the reviewers have their word again, and the item is to decide anew."""
+        caller = caller_of(request)
+        item = services.find_item(caller=caller, item_id=item_id)
+        return Response(_show(deciding.take_back_decision(caller=caller, item=item), caller))
+
+
 def _show(item: QueueItem, caller: Caller) -> dict[str, object]:
     [shown] = show_items(item.queue, [item], caller=caller)
     return shown

@@ -112,6 +112,9 @@ def test_a_disagreement_is_decided_and_collected(
     decided = trainers.post(f"{item}/decide", {"answers": {"reward": {"value": 0}}}).json()
     assert (decided["state"], decided["decided_by"]) == ("decided", "trainer@example.org")
     assert Trajectory.objects.get(pk=listed["trajectory"]).reward == 0
+    assert trainers.post(f"{item}/take-back").json()["state"] == "disputed"
+    assert trainers.post(f"{item}/take-back").status_code == 409
+    assert trainers.post(f"{item}/decide", {"answers": {"reward": {"value": 0}}}).status_code == 200
     found = trainers.get(f"{url}/results").json()
     assert (found["counts"]["decided"], len(found["progress"]), found["agreement"][0]["n_items"]) == (1, 2, 1)
     queue = ReviewQueue.objects.select_related("project").get()
@@ -187,6 +190,7 @@ WRITES = [
     ("{queue}/dataset", {"dataset": "x"}),
     ("{item}/ask-again", {}),
     ("{item}/decide", {"answers": {}}),
+    ("{item}/take-back", {}),
     ("{review}/submit", SAID),
     ("{review}/skip", {}),
     ("{review}/requeue", {}),
@@ -245,7 +249,8 @@ def test_who_may_write(
         assert client.post(f"{QUEUES}?project=shop", {"name": "x"}).status_code == 403
         assert client.patch(url, {"name": "x"}).status_code == 403
         assert client.patch(url, {"state": "paused"}).status_code == 403
-    assert client_of(second).post(f"{item}/decide", {"answers": {}}).status_code == 403
+    for path in ("decide", "take-back"):
+        assert client_of(second).post(f"{item}/{path}", {"answers": {}}).status_code == 403
     assert Review.objects.get().state == "held"
 
 

@@ -8,8 +8,8 @@ from apps.accounts.access import Caller
 from apps.accounts.models import ApiKey, Project, User
 from apps.core.errors import Conflict, Forbidden, InvalidInput
 from apps.feedback.models import Label
-from apps.feedback.queues.deciding import ask_again, decide_item, find_disputed
-from apps.feedback.queues.models import QueueItem, Review, ReviewQueue
+from apps.feedback.queues.deciding import ask_again, decide_item, find_disputed, take_back_decision
+from apps.feedback.queues.models import QueueEvent, QueueItem, Review, ReviewQueue
 from apps.feedback.queues.results import (
     count_items,
     count_left_for,
@@ -103,6 +103,54 @@ def test_after_a_decision_an_undo_is_too_late(disputed: QueueItem, trainer: User
         undo_review(caller=by(mate), review=review)
     with pytest.raises(Conflict, match="decided"):
         ask_again(caller=by(mate), item=disputed)
+
+
+def test_a_decision_is_taken_back_and_reviewers_have_their_word_again(
+    disputed: QueueItem, trainer: User, mate: User, second: User
+) -> None:
+    add_label(caller=by(second), trajectory=disputed.trajectory, value=-0.5, text="on second thoughts")
+    item = decide_item(caller=by(trainer), item=disputed, answers={"reward": {"value": 1}})
+    item = take_back_decision(caller=by(trainer), item=item)
+    assert (item.state, item.disputed, item.decision, item.decided_by) == ("disputed", ["reward"], None, None)
+    standing = Label.objects.standing().order_by("value").values_list("author", "value", "text", "source")
+    assert list(standing) == [(second.pk, -0.5, "on second thoughts", "human"), (mate.pk, 1, "", "human")]
+    disputed.trajectory.refresh_from_db()
+    assert disputed.trajectory.reward == 0.25
+    with pytest.raises(Conflict, match="no decision to take back: the item is disputed"):
+        take_back_decision(caller=by(trainer), item=item)
+    ReviewQueue.objects.update(is_blind=False)  # in a blind one an undo is too late when others have judged it
+    review = Review.objects.select_related("queue__project__team", "item").get(reviewer=mate)
+    undo_review(caller=by(mate), review=review)  # what a reviewer said again is theirs to undo
+    assert Label.objects.standing().get().author == second
+
+
+def test_a_decision_can_be_made_and_taken_back_again_and_again(disputed: QueueItem, trainer: User) -> None:
+    for value in (1, 0, 1):
+        item = decide_item(caller=by(trainer), item=disputed, answers={"reward": {"value": value}})
+        assert Label.objects.standing().get().author == trainer
+        assert take_back_decision(caller=by(trainer), item=item).state == "disputed"
+        assert set(Label.objects.standing().values_list("value", flat=True)) == {-1, 1}
+    assert QueueEvent.objects.filter(kind="decision undone").count() == 3
+
+
+def test_who_spoke_again_after_a_decision_keeps_that(disputed: QueueItem, trainer: User, mate: User) -> None:
+    item = decide_item(caller=by(trainer), item=disputed, answers={"reward": {"value": 0}})
+    add_label(caller=by(mate), trajectory=disputed.trajectory, value=0.75)
+    take_back_decision(caller=by(trainer), item=item)
+    assert set(Label.objects.standing().values_list("value", flat=True)) == {-1, 0.75}
+
+
+def test_a_decision_that_was_changed_since_is_not_taken_back(disputed: QueueItem, trainer: User, mate: User) -> None:
+    item = decide_item(caller=by(trainer), item=disputed, answers={"reward": {"value": 0}})
+    with pytest.raises(Forbidden, match="role trainer"):
+        take_back_decision(caller=by(mate), item=item)
+    add_label(caller=by(trainer), trajectory=disputed.trajectory, value=0.75)
+    with pytest.raises(Conflict, match="too late to take it back"):
+        take_back_decision(caller=by(trainer), item=item)
+    assert Label.objects.standing().get().value == 0.75
+    QueueItem.objects.update(decision_labels=[])  # from before they were noted
+    with pytest.raises(Conflict, match="did not note"):
+        take_back_decision(caller=by(trainer), item=item)
 
 
 def test_what_a_reviewer_changed_since_is_decided_too(disputed: QueueItem, trainer: User, mate: User) -> None:
@@ -225,6 +273,10 @@ def test_a_disputed_pair_is_decided(
     assert item.other is not None
     assert [row.author for row in item.other.preferences.standing()] == [trainer]
     assert not item.trajectory.preferences.standing().exists()
+    take_back_decision(caller=by(trainer), item=item)
+    assert [row.author for row in item.other.preferences.standing()] == [second]
+    assert [row.author for row in item.trajectory.preferences.standing()] == [mate]
+    assert QueueItem.objects.get().state == "disputed"
 
 
 def test_a_field_that_the_schema_dropped_is_not_asked(
