@@ -1,9 +1,11 @@
 """Pages that come as the answer to a form, error pages, and the REST API's own page: they look right and bar nobody."""
 
+from typing import Literal
+
 import pytest
 from asgiref.sync import sync_to_async
 from django.db import connection
-from playwright.async_api import expect
+from playwright.async_api import Browser, expect
 
 from apps.accounts.access import Caller
 from apps.accounts.models import Project, User
@@ -13,7 +15,7 @@ from apps.feedback.queues.models import QueueItem
 from apps.feedback.queues.services import create_queue
 from apps.feedback.queues.working import Submission, submit_review, take_review
 from apps.trajectories.datasets.services import create_dataset
-from tests.browser.conftest import Window
+from tests.browser.conftest import ARTIFACTS, Child, Window
 from tests.browser.showcase import Showcase
 from tests.browser.test_looks import check_page, find_barriers, showcase
 from tests.factories.accounts import PASSWORD
@@ -160,11 +162,31 @@ def forgive(window: Window, *statuses: str) -> None:
     window.complaints[:] = [one for one in window.complaints if not any(words in one for words in said)]
 
 
-async def test_the_page_of_the_rest_api_bars_nobody(window: Window) -> None:
+@pytest.mark.parametrize("colours", ["light", "dark"])
+async def test_the_page_of_the_rest_api_bars_nobody(window: Window, colours: Literal["light", "dark"]) -> None:
     page = window.page
+    await page.emulate_media(color_scheme=colours)
     await page.goto(f"{window.base_url}/api/docs")
     await page.locator(".opblock-tag").first.click()
     await page.locator(".opblock-summary-control").first.click()
     await page.locator(".opblock.is-open .opblock-body").first.wait_for()
+    assert (await page.locator("html.dark-mode").count() == 1) == (colours == "dark")
+    await window.shoot(f"api-docs-{colours}")
     assert await find_barriers(window, impacts=("serious", "critical")) == []
-    await window.shoot("api-docs")
+    chosen = {"light": "dark", "dark": "light"}[colours]  # in the console: it comes before the system's
+    await page.context.add_cookies([{"name": "theme", "value": chosen, "url": window.base_url}])
+    await page.reload()
+    await page.locator(".opblock-tag").first.wait_for()
+    assert (await page.locator("html.dark-mode").count() == 1) == (chosen == "dark")
+
+
+async def test_the_page_of_the_rest_api_leads_on_without_javascript(browser: Browser, web: Child) -> None:
+    context = await browser.new_context(java_script_enabled=False, color_scheme="dark")
+    page = await context.new_page()
+    await page.goto(f"{web.environment['CLAW_BASE_URL']}/api/docs")
+    link = page.get_by_role("link", name="/api/schema")
+    await expect(link).to_be_visible()
+    await page.screenshot(path=ARTIFACTS / "api-docs-nojs.png")
+    answer = await page.request.get(f"{web.environment['CLAW_BASE_URL']}{await link.get_attribute('href')}")
+    assert answer.status == 200
+    await context.close()
