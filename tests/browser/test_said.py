@@ -63,6 +63,8 @@ async def test_a_step_is_corrected_played_again_and_compared(
     await expect(page.get_by_text("Kept: what version 0 said now is better")).to_be_visible()
     kinds = {row.kind async for row in Preference.objects.standing().filter(author=mate)}
     assert kinds == {"correction", "comparison"}
+    await page.get_by_role("link", name="Back to the step").click()
+    await expect(page.locator("#said-panel")).to_contain_text("What version 0 said, better than what the step said")
 
     await page.get_by_role("link", name="Compare", exact=True).click()
     await page.get_by_label("or an id").fill("traj_nonsense")

@@ -8,6 +8,7 @@ from typing import Any
 from apps.accounts.models import Project
 from apps.console.transcript import Message, read_message
 from apps.core.errors import InvalidInput, NotFound, ServiceError
+from apps.feedback.preferences.sides import Side
 from apps.feedback.preferences.sides import read_message as read_answer
 from apps.registry.models import Version
 from apps.registry.speaking import Speaker, find_version_speaker, list_held_versions
@@ -29,12 +30,13 @@ class Sampling:
 
 @dataclass(frozen=True, kw_only=True)
 class Played:
-    """What one version answered, or why it did not. `raw` is the message to keep."""
+    """What one version answered, or why it did not. `raw` is the message to keep; `is_same`: the step said it too."""
 
     version: Version
     answer: Message | None = None
     raw: dict[str, Any] | None = None
     n_tokens: int = 0
+    is_same: bool = False
     error: str = ""
 
 
@@ -62,6 +64,7 @@ def play(step: Step, versions: Sequence[Version], *, sampling: Sampling) -> list
     if tools := load_tools(project_id=step.trajectory.project_id, digest=step.tools_digest):
         options["tools"] = tools
     speakers = [(version, _find(version)) for version in versions]
+    said = Side(step=step).said
 
     def ask(pair: tuple[Version, Speaker | ServiceError]) -> Played:
         version, speaker = pair
@@ -73,7 +76,8 @@ def play(step: Step, versions: Sequence[Version], *, sampling: Sampling) -> list
             kept = read_answer(raw)
         except ServiceError as error:
             return Played(version=version, error=error.message)
-        return Played(version=version, answer=read_message(kept), raw=kept, n_tokens=given.n_tokens)
+        is_same = Side(message=kept).said == said
+        return Played(version=version, answer=read_message(kept), raw=kept, n_tokens=given.n_tokens, is_same=is_same)
 
     with ThreadPoolExecutor(MOST_AT_ONCE) as pool:
         return list(pool.map(ask, speakers))

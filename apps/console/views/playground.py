@@ -78,6 +78,8 @@ def keep(page: Page, step_id: str) -> HttpResponse:
     )
     new, old = f"what version {version.number} said now", f"what step {step.index} said then"
     message = f"Kept: {new if is_better else old} is better than {old if is_better else new}"
+    if page.is_htmx:  # the other answers stay, to be judged too
+        return page.render("console/parts/kept.html", message=message, kept=kept)
     to = f"{page.url('trajectory', step.trajectory_id)}?step={step.index}#step-{step.index}"
     return page.done(message, to=to, undo=page.url("unsay_pair", kept.pk))
 

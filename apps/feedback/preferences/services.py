@@ -19,7 +19,7 @@ from apps.core.live import publish_news
 from apps.core.texts import NUL_OR_HALF, is_storable
 from apps.feedback.models import Label
 from apps.feedback.preferences.models import Preference, PreferenceKind
-from apps.feedback.preferences.sides import Side, check_sides, hash_pair, read_message, says_the_same
+from apps.feedback.preferences.sides import Side, check_sides, hash_pair, read_message
 from apps.feedback.schemas import find_schema
 from apps.feedback.score_schema import MAX_TEXT, FieldKind
 from apps.feedback.services import Answer, Author, add_labels, choose_source
@@ -40,7 +40,7 @@ def add_correction(
     InvalidInput, NotFound for another team's step, Forbidden for viewers, Conflict for a used idempotency key.
     """
     message = read_message({"content": message} if isinstance(message, str) else message)
-    if says_the_same(message, step):
+    if Side(message=message).said == Side(step=step).said:
         raise InvalidInput("this is what the step said: change it, or reward the step instead", field="message")
     better = Side(message=message)
     row = Preference(
@@ -72,6 +72,8 @@ def add_comparison(
     Raises what `add_correction` raises.
     """
     check_sides(chosen, rejected)
+    if not is_tie and chosen.trajectory is None and chosen.said == rejected.said:
+        raise InvalidInput("there is nothing to choose: both answers say the same", field="rejected")
     row = _make_pair(chosen, rejected, kind=PreferenceKind.COMPARISON)
     row.is_tie, row.text, row.idempotency_key = is_tie, text, idempotency_key
     return _add(row, caller=caller, source=source)

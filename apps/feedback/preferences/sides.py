@@ -36,6 +36,13 @@ class Side:
             return self.trajectory.pk
         return json.dumps(self.message, sort_keys=True, separators=(",", ":"))
 
+    @property
+    def said(self) -> tuple[str, list[tuple[str, str]]]:
+        """The words of an answer, and what it calls with what: the ids of calls say nothing."""
+        answer = answer_of(self.step) if self.step is not None else self.message or {}
+        functions = (call.get("function") or {} for call in answer.get("tool_calls") or ())
+        return spoken_text(answer), [(one.get("name", ""), one.get("arguments", "")) for one in functions]
+
 
 def read_message(message: Any) -> dict[str, Any]:
     """Return an assistant message as it is kept: `content` a text, and `tool_calls`. Raises InvalidInput."""
@@ -72,13 +79,6 @@ def answer_of(step: Step) -> dict[str, Any]:
     """Return what the step said, chat shape."""
     answer: dict[str, Any] = json.loads(bytes(step.answer))
     return answer
-
-
-def says_the_same(message: dict[str, Any], step: Step) -> bool:
-    """Say whether the message is what the step said anyway."""
-    answer = answer_of(step)
-    same_words = (message.get("content") or "") == spoken_text(answer)
-    return same_words and (message.get("tool_calls") or []) == (answer.get("tool_calls") or [])
 
 
 def check_sides(one: Side, other: Side) -> None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from html import unescape
+from json import dumps
 from re import search
 
 import pytest
@@ -10,7 +11,9 @@ from django.utils import timezone
 
 from apps.core.ids import new_id
 from apps.feedback.preferences.models import Preference
+from apps.feedback.preferences.sides import answer_of
 from apps.registry.models import Engine, EngineState, Version
+from apps.trajectories.messages import spoken_text
 from apps.trajectories.models import Step, Trajectory
 from tests.factories.registry import EngineFactory
 from tests.fakes.engine import FakeEngine
@@ -56,6 +59,30 @@ def test_a_step_is_played_and_the_better_answer_kept(
     done = reviewer_browser.post(f"{address}/keep", {**answer, "better": "original"}, follow=True).content.decode()
     assert "What the step said, better than what version 0 said:" in done
     assert Preference.objects.standing().get().chosen_step == step  # a change of mind
+
+
+def test_an_answer_is_kept_where_the_others_stand(
+    reviewer_browser: Client, address: str, served: Version, step: Step
+) -> None:
+    answer = {"version": served.pk, "message": '{"content": "Better so."}', "better": "played"}
+    html = reviewer_browser.post(f"{address}/keep", answer, headers={"HX-Request": "true"}).content.decode()
+    row = Preference.objects.standing().get()
+    assert "Kept: what version 0 said now is better" in html
+    assert f'action="/p/shop/preferences/{row.pk}/unsay"' in html
+
+
+def test_an_answer_that_was_given_before_is_no_choice(
+    reviewer_browser: Client, address: str, served: Version, step: Step, fake: FakeEngine
+) -> None:
+    fake.script.pieces = [spoken_text(answer_of(step))]
+    html = reviewer_browser.post(
+        address, {"version": served.pk, "temperature": "0", "max_tokens": "64"}
+    ).content.decode()
+    assert "Word for word what was said" in html
+    assert 'name="better"' not in html
+    same = {"version": served.pk, "message": dumps(answer_of(step)), "better": "played"}
+    refused = reviewer_browser.post(f"{address}/keep", same)
+    assert (refused.status_code, "both answers say the same" in refused.content.decode()) == (400, True)
 
 
 @pytest.mark.parametrize(

@@ -19,8 +19,9 @@ from apps.feedback.preferences.services import (
     add_ranking,
     take_back_preference,
 )
-from apps.feedback.preferences.sides import Side
+from apps.feedback.preferences.sides import Side, answer_of
 from apps.feedback.rescoring import change_schema
+from apps.trajectories.messages import spoken_text
 from apps.trajectories.models import Step, Trajectory
 from tests.factories.trajectories import StepFactory, TrajectoryFactory
 
@@ -145,6 +146,11 @@ class TestComparison:
         refused = [
             (Side(step=step), Side(step=step), "both sides are the same"),
             (Side(step=step), Side(step=elsewhere), "same prompt"),
+            (
+                Side(step=step),
+                Side(message={"role": "assistant", "content": spoken_text(answer_of(step))}),
+                "say the same",
+            ),
             (Side(step=step), Side(trajectory=step.trajectory), "answers with answers"),
             (message, Side(message={"role": "assistant", "content": "ho"}), "tells the prompt"),
         ]
