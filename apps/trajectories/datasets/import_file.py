@@ -3,6 +3,7 @@ are found wherever they stand. Memory holds places of lines, never the lines.
 """
 
 import json
+from codecs import getincrementaldecoder
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import date, time
@@ -33,7 +34,6 @@ _PACKED_MAGICS = (
     b"\xfd7zXZ\x00",
     b"\x28\xb5\x2f\xfd",
 )  # gzip, zip, bzip2, xz, zstd
-_WIDE_MARKS = (b"\xff\xfe", b"\xfe\xff")  # of UTF-16 and UTF-32
 _BEGINNING = 1024  # bytes of a file that tell what it is
 _BATCH_ROWS = 16  # prompts may be long
 _UNREADABLE = b"\x00"  # before the words that stand for a row which is no JSON; no line of JSON begins so
@@ -60,8 +60,12 @@ def save_upload(chunks: Iterable[bytes], path: Path) -> int:
 def _check_beginning(chunk: bytes) -> None:
     if chunk.startswith(_PACKED_MAGICS):
         raise InvalidInput("the file is packed: unpack it first", field="file")
-    if chunk.startswith(_WIDE_MARKS) or b"\x00" in chunk[:4]:
-        raise InvalidInput("the file's text is not UTF-8: save it as that", field="file")
+    try:  # the mark of UTF-16, a picture; what is cut in the midst of a letter may go on well
+        beginning = getincrementaldecoder("utf-8")().decode(chunk[:4])
+    except UnicodeDecodeError:
+        beginning = "\x00"
+    if "\x00" in beginning:
+        raise InvalidInput("the file is not UTF-8 text: send lines or a list of JSON so, or Parquet", field="file")
 
 
 def make_lines(upload: Path, lines: Path, *, tick: Callable[[], None]) -> Path:

@@ -339,6 +339,11 @@ class TestImports:
         assert 'role="alert"' in send(trainer_browser, LINE, **fields)
         assert not Import.objects.exists()
 
+    def test_a_project_without_an_agent_is_told_to_make_one(self, trainer_browser: Client, project: Project) -> None:
+        html = trainer_browser.get(IMPORTS).content.decode()
+        assert 'href="/p/shop/agents">make one first' in html
+        assert 'type="file"' not in html
+
     def test_no_file(self, trainer_browser: Client, agent: Agent) -> None:
         response = trainer_browser.post(IMPORTS, {"agent": "clerk"})
         assert response.status_code == 400

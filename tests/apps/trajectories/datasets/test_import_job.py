@@ -109,6 +109,7 @@ class TestStart:
             (b"PK\x03\x04", "unpack"),
             ("{}".encode("utf-16"), "not UTF-8"),
             (b"{\x00}\x00", "not UTF-8"),
+            (b"\x89PNG\r\n\x1a\n\x00\x00", "not UTF-8"),
             (b"x" * 100, "several"),
         ],
     )
