@@ -1,11 +1,15 @@
 """What judges are asked, how strictly their answers are read, and what votes make together."""
 
 import json
+from re import findall
 
 import pytest
 from pydantic import ValidationError
 
 from apps.feedback.graders.judging import (
+    GROUP_TEMPLATE,
+    JUDGE_TEMPLATE,
+    NEXT_TEMPLATE,
     AskingSettings,
     JudgeSettings,
     NextStateSettings,
@@ -131,6 +135,16 @@ def test_scores_of_a_group_are_as_many_as_its_tries() -> None:
 )
 def test_votes_by_hand(scores: list[float], how: str, whole: float) -> None:
     assert combine_scores(scores, how) == whole
+
+
+@pytest.mark.parametrize("template", [JUDGE_TEMPLATE, NEXT_TEMPLATE, GROUP_TEMPLATE])
+def test_what_is_copied_from_the_question_is_no_reason_and_no_hint(template: str) -> None:
+    copied = findall(r'"reason": "(.*?)"', template)
+    assert len(copied) == 1
+    vote = read_vote(
+        json.dumps({"score": -1, "reason": copied[0], "hint": f"{copied[0].capitalize()}."}), low=-1, high=1
+    )
+    assert (vote.reason, vote.hint) == ("", "")
 
 
 def test_the_hint_of_a_failure_is_kept() -> None:
