@@ -72,7 +72,8 @@ def add_comparison(
     Raises what `add_correction` raises.
     """
     check_sides(chosen, rejected)
-    if not is_tie and chosen.trajectory is None and chosen.said == rejected.said:
+    # Two steps may have said the same after different thoughts; a message has none.
+    if not is_tie and (chosen.message or rejected.message) and chosen.said == rejected.said:
         raise InvalidInput("there is nothing to choose: both answers say the same", field="rejected")
     row = _make_pair(chosen, rejected, kind=PreferenceKind.COMPARISON)
     row.is_tie, row.text, row.idempotency_key = is_tie, text, idempotency_key
