@@ -87,13 +87,13 @@ class Desk:
         """Return the answer. A key or a model that may be good is not refused for good: raises ApiError (503)."""
         try:
             return await question
-        except StaleRoutesError:
-            pass
-        if self.routes.is_loaded:
-            raise unavailable(
-                "Keys and models cannot be looked up: the database does not answer.", code="database_unavailable"
-            )
-        raise unavailable("The platform is starting: its database does not answer yet.", code="starting")
+        except StaleRoutesError as error:
+            if not self.routes.is_loaded:
+                raise unavailable(
+                    "The platform is starting: its database does not answer yet.", code="starting"
+                ) from error
+            message = "Keys and models cannot be looked up: the database does not answer."
+            raise unavailable(message, code="database_unavailable") from error
 
     async def keep(self, record: ExchangeRecord, policy: CapturePolicy | None, *, conversation: str) -> None:
         """Return when a call is durable, as far as its agent's policy has it kept. `conversation`: what all of its

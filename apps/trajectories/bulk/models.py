@@ -58,9 +58,7 @@ class BulkJob(models.Model):
     cursor = models.CharField(max_length=ID_MAX_LENGTH, blank=True)  # the last trajectory that was looked at
     n_total = models.PositiveIntegerField(null=True)  # None: not counted yet
     n_done = models.PositiveIntegerField(default=0)
-    n_changed = models.PositiveIntegerField(
-        null=True
-    )  # of those done; None: nobody counted. The others were so already
+    n_changed = models.PositiveIntegerField(null=True)  # of those done: the others were so already; None: not counted
     n_failed = models.PositiveIntegerField(default=0)
     n_undone = models.PositiveIntegerField(default=0)
     touched_at = models.DateTimeField(default=timezone.now)  # a worker was at it
@@ -91,7 +89,7 @@ class BulkJob(models.Model):
     @property
     def n_as_before(self) -> int:
         """Those that were as the job wants them already."""
-        return self.n_done - (self.n_done if self.n_changed is None else self.n_changed)
+        return 0 if self.n_changed is None else self.n_done - self.n_changed
 
 
 class BulkChange(models.Model):

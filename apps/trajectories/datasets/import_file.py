@@ -60,12 +60,16 @@ def save_upload(chunks: Iterable[bytes], path: Path) -> int:
 def _check_beginning(chunk: bytes) -> None:
     if chunk.startswith(_PACKED_MAGICS):
         raise InvalidInput("the file is packed: unpack it first", field="file")
-    try:  # the mark of UTF-16, a picture; what is cut in the midst of a letter may go on well
-        beginning = getincrementaldecoder("utf-8")().decode(chunk[:4])
-    except UnicodeDecodeError:
-        beginning = "\x00"
-    if "\x00" in beginning:
+    if not _may_begin_text(chunk[:4]):
         raise InvalidInput("the file is not UTF-8 text: send lines or a list of JSON so, or Parquet", field="file")
+
+
+def _may_begin_text(beginning: bytes) -> bool:
+    """Say whether UTF-8 may begin so, cut in the midst of a letter or not; UTF-16 does not, nor a picture."""
+    try:
+        return "\x00" not in getincrementaldecoder("utf-8")().decode(beginning)
+    except UnicodeDecodeError:
+        return False
 
 
 def make_lines(upload: Path, lines: Path, *, tick: Callable[[], None]) -> Path:
