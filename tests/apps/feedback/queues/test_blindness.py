@@ -1,6 +1,7 @@
 """While somebody reviews an item in a blind queue, no door shows them what others said of it: neither the reward nor
 the words, neither REST nor pages, neither in a list nor by what a search finds. Others see it all the while."""
 
+import re
 from collections.abc import Callable
 
 import pytest
@@ -37,7 +38,8 @@ from tests.factories.feedback import LabelFactory
 
 pytestmark = pytest.mark.django_db
 
-TOLD = ("0.37", "dull words", "a better answer")  # the trainer's judgement: its value, its words, their correction
+# The trainer's judgement: its value (which the seconds of a time, "10.37", are not), its words, their correction.
+TOLD = re.compile(rb"(?<!\d)0\.37|dull words|a better answer")
 API = (
     "trajectories?project=shop",
     "trajectories?project=shop&q=reward<0",
@@ -70,7 +72,7 @@ PAGES = (
 
 
 def tells(content: bytes) -> bool:
-    return any(word in content.decode() for word in TOLD)
+    return TOLD.search(content) is not None
 
 
 def assert_kept_from(mate: Client, url: str, *, others: Client) -> None:
