@@ -17,7 +17,7 @@ let lastId = work?.dataset.last ?? "";
 let shownAt = Date.now();
 let sending = Promise.resolve();
 let tallyId = 0;
-let tallyTurn = 0; // a tally that was asked for before the last press or question is old
+let tallyTurn = 0; // a tally that was asked for before the last press, its answer or the last question is old
 
 if (work?.dataset.work) start();
 
@@ -169,6 +169,7 @@ async function post(review) {
   const isWaitedFor = shown?.hasAttribute("inert"); // `advance` goes on when it is sent
   shown?.setAttribute("inert", "");
   say("Saving…");
+  tallyTurn += 1;
   let answer;
   try {
     answer = await fetch(waiting.url, {
@@ -337,10 +338,12 @@ function showTally({ done, left, state }) {
   if (state !== "open") showToast({ text: `This queue is ${state} now: what you have open can still be submitted.` });
 }
 
-// Somebody, or I, did something in this queue: what is left for me may have changed.
+// Somebody, or I, did something in this queue: what is left for me may have changed. However much happens, it is asked
+// every so often; and not while a press is under way, which the answer would have already or not yet.
 function hear() {
-  clearTimeout(tallyId);
-  tallyId = setTimeout(async () => {
+  tallyId ||= setTimeout(async () => {
+    tallyId = 0;
+    await sending;
     const isHeard = await readTally();
     if (!form() && isHeard) advance();
   }, TALLY_MS);

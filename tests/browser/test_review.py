@@ -6,7 +6,7 @@ from statistics import median
 
 import pytest
 from asgiref.sync import sync_to_async
-from playwright.async_api import Browser, Request, expect
+from playwright.async_api import Browser, Request, Route, expect
 
 from apps.accounts.access import Caller
 from apps.accounts.models import Project, User
@@ -126,6 +126,40 @@ async def test_a_queues_page_shows_what_comes_in(
     assert form is not None
     assert open_menu is not None
     assert open_menu["x"] + open_menu["width"] <= form["x"]
+
+
+async def test_the_counter_never_says_less_than_is_left(
+    window: Window, mate: User, make_queue: Callable[..., ReviewQueue]
+) -> None:
+    queue = await sync_to_async(make_queue)(3, field_names=["polite"])
+    page = window.page
+
+    async def answer_late(route: Route) -> None:
+        answer = await route.fetch()
+        await page.wait_for_timeout(1_800)  # longer than what happened in the queue waits to be counted
+        await route.fulfill(response=answer)
+
+    await page.route("**/submit", answer_late)
+    await window.log_in(mate.email, PASSWORD)
+    await window.open(f"/p/shop/review/{queue.pk}/work")
+    await page.locator("#live[data-state=live]").wait_for()
+    await page.evaluate(
+        """() => {
+            const left = document.getElementById("tally-left");
+            window.told = [left.textContent];
+            new MutationObserver(() => window.told.push(left.textContent)).observe(left, { childList: true });
+        }"""
+    )
+    await page.keyboard.press("2")
+    await page.keyboard.press("Control+Enter")
+    await expect(page.locator("#tally-left")).to_have_text("2")
+    for _ in range(3):
+        before = await page.locator("#desk").get_attribute("data-review")
+        await page.keyboard.press("b")
+        await page.locator(f"#desk:not([data-review='{before}'])").wait_for()
+        await expect(page.locator("#review-form:not([inert])")).to_be_visible()
+    await page.wait_for_timeout(1_800)
+    assert set(await page.evaluate("window.told")) == {"3", "2"}
 
 
 async def test_a_draft_survives_a_reload_and_a_review_a_lost_network(

@@ -196,6 +196,10 @@ class ReviewQuerySet(models.QuerySet["Review"]):
         """Places that are held, in time or not."""
         return self.filter(state=ReviewState.HELD)
 
+    def present(self) -> "ReviewQuerySet":
+        """Places that are taken: held, or a review was given."""
+        return self.filter(state__in=[ReviewState.HELD, ReviewState.SUBMITTED])
+
     def run_out(self, *, now: datetime) -> "ReviewQuerySet":
         """Held places whose time is up, or whose holder may not review there any more."""
         members = Membership.objects.filter(user=OuterRef("reviewer"), team=OuterRef("queue__project__team"))

@@ -43,6 +43,10 @@ TAKEN = (
     "your reservation ran out and this item has all its reviews now, so this one is not needed. Nothing was changed; "
     "what you wrote is still in the form: copy what you want to keep, then go on"
 )
+ELSEWHERE = (
+    "another window of yours was given this item meanwhile: go on there. Nothing was changed; what you wrote is still "
+    "in this form"
+)
 SEEN = (
     "too late to undo: this queue is blind, and you can see by now what other people said of this item, so your review "
     "stands as it was; you may ask for another opinion"
@@ -179,8 +183,8 @@ def put_back_review(*, caller: Caller, review: Review, reason: str = "") -> Revi
 def undo_review(*, caller: Caller, review: Review) -> Review:
     """Take one's review back: what it said is undone, and the item is open in one's hands again, answers and all.
 
-    Also takes back a skip. Raises Conflict for a stale undo: the labels were changed since, somebody has decided, or in
-    a blind queue other people have judged it too: who has submitted sees that.
+    Also takes back a skip. Raises Conflict for a stale undo: the labels were changed since, somebody has decided, the
+    item is in one's hands anew, or in a blind queue other people have judged it too: who has submitted sees that.
     """
     user = require_reviewer(caller, review.queue)
     with transaction.atomic():
@@ -197,8 +201,10 @@ def undo_review(*, caller: Caller, review: Review) -> Review:
             take_back_said(caller=caller, item=item, labels=row.labels)
             item.n_done -= 1
             item.state, item.disputed = ItemState.OPEN, []
-        elif not _has_room(item):
-            raise Conflict("too late to undo: others have given all reviews of this item meanwhile")
+        else:
+            _check_other_windows(row)
+            if not _has_room(item):
+                raise Conflict("too late to undo: others have given all reviews of this item meanwhile")
         item.n_held += 1
         taken = set(Review.objects.held().filter(queue=row.queue, reviewer=user).values_list("slot", flat=True))
         slot = next((slot for slot in range(N_SLOTS) if slot not in taken), None)
@@ -260,10 +266,17 @@ def _give_up(caller: Caller, review: Review, *, state: ReviewState, reason: str)
 
 def _take_again(item: QueueItem, row: Review) -> None:
     """After the reservation ran out, or after a skip: the place, if it is still there."""
+    _check_other_windows(row)
     if not _has_room(item):
         raise Conflict(TAKEN)
     if row.state in CLOSED:
         item.n_held += 1
+
+
+def _check_other_windows(row: Review) -> None:
+    """Raise Conflict when its reviewer was given the (locked) item anew since this place was given up."""
+    if Review.objects.present().filter(item=row.item_id, reviewer=row.reviewer_id).exclude(pk=row.pk).exists():
+        raise Conflict(ELSEWHERE)
 
 
 def _has_room(item: QueueItem) -> bool:

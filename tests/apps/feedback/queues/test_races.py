@@ -12,6 +12,7 @@ from apps.core.errors import Conflict, Forbidden, NotFound, ServiceError
 from apps.feedback.models import Label, Source
 from apps.feedback.queues.deciding import ask_again, decide_item
 from apps.feedback.queues.models import ItemState, QueueItem, Review, ReviewQueue, ReviewState
+from apps.feedback.queues.results import count_left_for
 from apps.feedback.queues.services import set_state
 from apps.feedback.queues.working import (
     Submission,
@@ -201,3 +202,29 @@ def test_an_item_is_taken_while_the_queue_is_paused(make_item: MakeItem, mate: U
         )
         one_of(answers, Conflict)
         check_all_counts()
+
+
+def test_what_is_left_is_counted_while_an_item_is_put_back_and_taken_again(make_item: MakeItem, mate: User) -> None:
+    queue = make_item()
+
+    def go_round() -> None:
+        for _ in range(40):
+            put_back_review(caller=by(mate), review=take(queue, mate))
+
+    _, counted = run_at_once(go_round, lambda: {count_left_for(queue, mate) for _ in range(200)})
+    assert counted == {1}
+
+
+def test_an_old_window_and_a_new_one_have_one_item_in_hand(make_item: MakeItem, mate: User) -> None:
+    for go_on in (
+        partial(undo_review, caller=by(mate)),
+        partial(submit_review, caller=by(mate), said=say(1)),
+    ):
+        queue = make_item()
+        old = put_back_review(caller=by(mate), review=take(queue, mate))
+        new = take(queue, mate)
+        assert new.item_id == old.item_id
+        with pytest.raises(Conflict, match="another window"):
+            go_on(review=old)
+        check_all_counts()
+        assert Review.objects.held().get(queue=queue).pk == new.pk
