@@ -3,10 +3,12 @@
     make bench-gateway            (or: python -m bench.gateway [--rounds N] [--seconds N] [--no-peers] [--calls N])
     make bench-gateway ARGS="--memory"     only: does memory stay flat over --calls calls?
 
-Measured in turns (see `bench.rounds`): the stub alone, a bare Starlette pass-through, our gateway with durable capture
-to Postgres on (one process, then two), LiteLLM's proxy and Portkey's gateway. Requests are those of conversations that
-go on, sixteen calls each, many side by side; the size is their middle. The pass-through calls the stub by
-aiohttp, the faster of the usual two client libraries. Prints a table, what a write to this disk takes (a commit waits
+Measured in turns (see `bench.rounds`): the stub alone, a bare Starlette pass-through, one that keeps, our gateway with
+durable capture to Postgres on (one process, then two), LiteLLM's proxy and Portkey's gateway. Requests are those of
+conversations that go on, sixteen calls each, many side by side; the size is their middle. The pass-through calls the
+stub by aiohttp, the faster of the usual two client libraries. The keeping one is the pass-through and a table: it
+commits both bodies, packed, those of all calls in flight at once, before it answers: the least that any gateway must
+do that loses nothing. Prints a table, what a write to this disk takes (a commit waits
 for one), the ratios that matter and, last, one line `BENCH_GATEWAY {json}`. Needs wrk, and npm for Portkey; starts its
 own Postgres (fsync on) and Valkey.
 """
@@ -44,7 +46,8 @@ from worker.host.programs import read_procfile
 
 ROOT = Path(__file__).resolve().parent.parent
 SECRET = "sk-claw-bench"  # noqa: S105 (of a database that lives for a minute)
-PORTS = {"stub": 8971, "pass-through": 8972, "gateway": 8973, "gateway x2": 8974, "litellm": 8975, "portkey": 8976}
+NAMES = ("stub", "pass-through", "keeping", "gateway", "gateway x2", "litellm", "portkey")
+PORTS = {name: 8971 + place for place, name in enumerate(NAMES)}
 STUB_URL = f"http://127.0.0.1:{PORTS['stub']}"
 PEERS = ("litellm", "portkey")
 KINDS = [
@@ -73,6 +76,7 @@ def start_servers(stack: ExitStack, env: dict[str, str], *, folder: Path, names:
     commands = {
         "stub": uvicorn("bench.gateway_parts:stub", PORTS["stub"]),
         "pass-through": uvicorn("bench.gateway_parts:pass_through", PORTS["pass-through"]),
+        "keeping": uvicorn("bench.gateway_parts:keeping", PORTS["keeping"]),
         "gateway": door(PORTS["gateway"]),
         "gateway x2": door(PORTS["gateway x2"], "--workers", "2"),
     }
@@ -116,6 +120,7 @@ def find_ratios(cells: list[Cell], first_tokens: dict[int, dict[str, float | Non
             found[f"added p50 ms ({kind})"] = compare(ours, bare, subtract_p50)
             continue
         found[f"req/s to the pass-through's ({kind})"] = compare(ours, bare, divide_rates)
+        found[f"req/s to the keeping one's ({kind})"] = compare(ours, by_key["keeping", kind], divide_rates)
         found[f"req/s of two processes to one's ({kind})"] = compare(by_key["gateway x2", kind], ours, divide_rates)
         for peer in names.intersection(PEERS):
             found[f"req/s to {peer}'s ({kind})"] = compare(ours, by_key[peer, kind], divide_rates)

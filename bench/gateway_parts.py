@@ -1,5 +1,6 @@
 """The servers beside the gateway that its bench needs, and the rows that the gateway needs (run as a program)."""
 
+import asyncio
 import json
 import os
 import sys
@@ -8,6 +9,8 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import aiohttp
+import psycopg
+import zstandard
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
@@ -17,6 +20,7 @@ from starlette.types import Receive, Scope, Send
 N_TOKENS = 64
 PROMPT_IDS = list(range(3, 203))
 PATH = "/v1/chat/completions"
+JSON = {"Content-Type": "application/json"}
 
 
 def _head(kind: str) -> dict[str, Any]:
@@ -87,15 +91,87 @@ async def _lifespan(app: Starlette) -> AsyncIterator[None]:
 async def _forward(request: Request) -> Response:
     """Read the body, send it on, hand back what comes: no parsing, no record."""
     body = await request.body()
-    url = os.environ["STUB_URL"] + PATH
-    headers = {"Content-Type": "application/json"}
-    answer = await request.app.state.session.post(url, data=body, headers=headers)
+    answer = await request.app.state.session.post(os.environ["STUB_URL"] + PATH, data=body, headers=JSON)
     if b'"stream": true' in body[:100]:
         return StreamingResponse(answer.content.iter_any(), media_type="text/event-stream")
     return Response(await answer.read(), media_type="application/json")
 
 
 pass_through = Starlette(routes=[Route(PATH, _forward, methods=["POST"])], lifespan=_lifespan)
+
+
+class Keeper:
+    """Writes packed bodies to a table, by one task: whatever has queued up while the commit before was under way."""
+
+    def __init__(self, connection: psycopg.AsyncConnection[Any]) -> None:
+        self._connection = connection
+        self._queue: list[tuple[bytes, bytes, asyncio.Future[None]]] = []
+        self._wake = asyncio.Event()
+        self._pack = zstandard.ZstdCompressor(level=1).compress
+
+    async def keep(self, request: bytes, answer: bytes) -> None:
+        """Return when both are committed."""
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._queue.append((request, answer, done))
+        self._wake.set()
+        await done
+
+    async def run(self) -> None:
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            batch, self._queue = self._queue, []
+            async with (
+                self._connection.transaction(),
+                self._connection.cursor() as cursor,
+                cursor.copy("COPY bench_calls FROM STDIN (FORMAT BINARY)") as copy,
+            ):
+                copy.set_types(["bytea", "bytea"])
+                for request, answer, _ in batch:
+                    await copy.write_row((self._pack(request), self._pack(answer)))
+            for *_, done in batch:
+                if not done.done():  # whoever waits may have gone
+                    done.set_result(None)
+
+
+@asynccontextmanager
+async def _keeping(app: Starlette) -> AsyncIterator[None]:
+    async with (
+        _lifespan(app),
+        await psycopg.AsyncConnection.connect(os.environ["DATABASE_URL"], autocommit=True) as connection,
+    ):
+        await connection.execute(
+            "CREATE TABLE IF NOT EXISTS bench_calls (request bytea STORAGE EXTERNAL, answer bytea STORAGE EXTERNAL)"
+        )
+        app.state.keeper = Keeper(connection)
+        task = asyncio.create_task(app.state.keeper.run())
+        yield
+        task.cancel()
+
+
+async def _forward_and_keep(request: Request) -> Response:
+    """Forward, and commit both bodies before the answer's last byte: no parsing, no check, no key, no limit."""
+    body, state = await request.body(), request.app.state
+    answer = await state.session.post(os.environ["STUB_URL"] + PATH, data=body, headers=JSON)
+    if b'"stream": true' in body[:100]:
+        return StreamingResponse(_keep_chunks(answer, body, state.keeper), media_type="text/event-stream")
+    whole = await answer.read()
+    await state.keeper.keep(body, whole)
+    return Response(whole, media_type="application/json")
+
+
+async def _keep_chunks(answer: aiohttp.ClientResponse, body: bytes, keeper: Keeper) -> AsyncIterator[bytes]:
+    """Yield what comes, the last of it when all is committed."""
+    chunks: list[bytes] = []
+    async for chunk in answer.content.iter_any():
+        if chunks:
+            yield chunks[-1]
+        chunks.append(chunk)
+    await keeper.keep(body, b"".join(chunks))
+    yield chunks[-1]
+
+
+keeping = Starlette(routes=[Route(PATH, _forward_and_keep, methods=["POST"])], lifespan=_keeping)
 
 
 def make_rows(secret: str) -> None:
