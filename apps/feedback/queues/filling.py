@@ -16,7 +16,7 @@ from django.utils import timezone
 from apps.accounts.access import Caller, require_role
 from apps.accounts.models import Project, Role
 from apps.core.contracts.tasks import FILL_QUEUE
-from apps.core.errors import InvalidInput, ServiceError
+from apps.core.errors import Conflict, InvalidInput, ServiceError
 from apps.core.ids import first_id
 from apps.core.jobs import queue_task
 from apps.feedback.queues.events import record_event
@@ -127,9 +127,11 @@ def tend_queues() -> None:
 def add_trajectories(*, caller: Caller, queue: ReviewQueue, ids: Sequence[str]) -> int:
     """Add trajectories by hand (of a queue of pairs: those that belong together); returns how many items are new.
 
-    Raises InvalidInput for ids that the project does not have, Forbidden for viewers.
+    Raises InvalidInput for ids that the project does not have, Forbidden for viewers, Conflict for an archived queue.
     """
     require_role(caller, queue.project, Role.REVIEWER)
+    if queue.state == QueueState.ARCHIVED:
+        raise Conflict("this queue is archived: nobody would be given what is added")
     if not ids or len(ids) > MOST_ADDED:
         raise InvalidInput(f"name 1 to {MOST_ADDED} trajectories", field="ids")
     known = Trajectory.objects.filter(project=queue.project_id, deleted_at=None, pk__in=set(ids))

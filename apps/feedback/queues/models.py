@@ -226,6 +226,7 @@ class Review(models.Model):
     labels = models.JSONField(default=list)
     reason = models.CharField(max_length=400, blank=True)  # why it was skipped or put back
     wants_second = models.BooleanField(default=False)
+    n_asked = models.PositiveSmallIntegerField(default=0)  # reviews that the item wants since, because of that
     held_at = models.DateTimeField(default=timezone.now)
     expires_at = models.DateTimeField()
     closed_at = models.DateTimeField(null=True)

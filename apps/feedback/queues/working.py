@@ -161,10 +161,10 @@ def submit_review(*, caller: Caller, review: Review, said: Submission) -> Review
         row.labels = say_answers(caller=caller, item=item, answers=answers, schema=schema)
         row.answers, row.wants_second = answers, said.wants_second
         row.seconds = _read_seconds(row, said.seconds)
-        _close(row, ReviewState.SUBMITTED)
         item.n_held, item.n_done = item.n_held - 1, item.n_done + 1
         if said.wants_second:
-            item.n_wanted = min(max(item.n_wanted, item.n_done + item.n_held + 1), MOST_REVIEWS)
+            _want_one_more(item, row)
+        _close(row, ReviewState.SUBMITTED)
         settle_item(item, schema=schema)
         record_event(item.queue, kind="submitted", item_id=item.pk, actor=caller.name)
     return row
@@ -201,6 +201,8 @@ def undo_review(*, caller: Caller, review: Review) -> Review:
             take_back_said(caller=caller, item=item, labels=row.labels)
             item.n_done -= 1
             item.state, item.disputed = ItemState.OPEN, []
+            item.n_wanted = max(item.n_wanted - row.n_asked, item.n_done + item.n_held + 1)
+            row.n_asked = 0
         else:
             _check_other_windows(row)
             if not _has_room(item):
@@ -210,7 +212,7 @@ def undo_review(*, caller: Caller, review: Review) -> Review:
         slot = next((slot for slot in range(N_SLOTS) if slot not in taken), None)
         if slot is None:
             raise Conflict(f"you hold {N_SLOTS} items already: submit or put back one of them, then undo")
-        item.save(update_fields=["n_done", "n_held", "state", "disputed"])
+        item.save(update_fields=["n_done", "n_held", "n_wanted", "state", "disputed"])
         row.state, row.slot, row.closed_at, row.labels = ReviewState.HELD, slot, None, []
         row.expires_at = _expiry(row)  # `held_at` stays: what was begun first is open first
         row.save()
@@ -255,6 +257,8 @@ def _give_up(caller: Caller, review: Review, *, state: ReviewState, reason: str)
             raise Conflict("you have submitted this already: undo that first (z)")
         if row.state == ReviewState.HELD:
             _free_place(item)
+        elif row.state != state:
+            _check_other_windows(row)
         if row.state != state:
             row.reason = reason
             _close(row, state)
@@ -262,6 +266,12 @@ def _give_up(caller: Caller, review: Review, *, state: ReviewState, reason: str)
                 QueueItem.objects.filter(pk=item.pk).update(turn=F("turn") + 1)
             record_event(item.queue, kind=str(state), item_id=item.pk, actor=caller.name)
     return row
+
+
+def _want_one_more(item: QueueItem, row: Review) -> None:
+    """Have somebody else review the item too, for its undo to take back; if others are still to come, that is it."""
+    n_wanted = min(max(item.n_wanted, item.n_done + item.n_held + 1), MOST_REVIEWS)
+    row.n_asked, item.n_wanted = n_wanted - item.n_wanted, n_wanted
 
 
 def _take_again(item: QueueItem, row: Review) -> None:
@@ -290,14 +300,15 @@ def _free_place(item: QueueItem) -> None:
 def _close(row: Review, state: ReviewState) -> None:
     row.state, row.closed_at = state, timezone.now()
     row.save(
-        update_fields=["state", "closed_at", "answers", "labels", "wants_second", "seconds", "reason"],
+        update_fields=["state", "closed_at", "answers", "labels", "wants_second", "n_asked", "seconds", "reason"],
     )
 
 
 def _lock(review: Review) -> tuple[QueueItem, Review]:
-    """Hold the review and its item: one change at a time on either."""
+    """Hold the item, then the review: one change at a time on either, and a decision takes them in this order too."""
+    QueueItem.objects.select_for_update(no_key=True).only("pk").get(pk=review.item_id)
     rows = Review.objects.select_related("item__trajectory", "item__other")
-    row = rows.select_for_update(of=("self", "item"), no_key=True).get(pk=review.pk)
+    row = rows.select_for_update(of=("self",), no_key=True).get(pk=review.pk)
     row.queue = row.item.queue = review.queue
     return row.item, row
 

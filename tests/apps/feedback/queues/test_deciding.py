@@ -192,6 +192,35 @@ def test_a_review_can_ask_for_a_second_opinion(
     assert QueueItem.objects.get().state == "done"
 
 
+def test_an_undo_takes_back_that_a_second_opinion_was_asked_for(
+    make_queue: MakeQueue, rows: list[Trajectory], mate: User, trainer: User
+) -> None:
+    queue = make_queue(rows[0], n_reviews=1)
+    review = take(queue, mate)
+    for wants_second, then in ((True, ("open", 2)), (False, ("done", 1))):
+        said = Submission(answers={"reward": {"value": 1}}, wants_second=wants_second)
+        submit_review(caller=by(mate), review=review, said=said)
+        item = QueueItem.objects.get()
+        assert (item.state, item.n_wanted) == then
+        if wants_second:
+            undo_review(caller=by(mate), review=review)
+    ask_again(caller=by(trainer), item=item)
+    undo_review(caller=by(mate), review=review)
+    assert QueueItem.objects.get().n_wanted == 2  # what others asked for stays
+
+
+def test_a_second_opinion_that_somebody_is_giving_stays_wanted(
+    make_queue: MakeQueue, rows: list[Trajectory], mate: User, second: User
+) -> None:
+    queue = make_queue(rows[0], n_reviews=1, is_blind=False)
+    review = take(queue, mate)
+    submit_review(caller=by(mate), review=review, said=Submission(answers={"reward": {"value": 1}}, wants_second=True))
+    take(queue, second)
+    undo_review(caller=by(mate), review=review)
+    item = QueueItem.objects.get()
+    assert (item.n_wanted, item.n_held) == (2, 2)
+
+
 def test_a_disputed_item_with_a_further_opinion_is_open_again(disputed: QueueItem, trainer: User) -> None:
     assert ask_again(caller=by(trainer), item=disputed).state == "open"
     review = take_review(caller=by(trainer), queue=disputed.queue)

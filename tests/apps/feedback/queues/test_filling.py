@@ -100,7 +100,9 @@ def test_pairs_are_tries_at_one_task(make_queue: MakeQueue, add: Add) -> None:
     assert fill_queue(queue.pk) == 1  # the third finds its partner
 
 
-def test_by_hand_only_what_is_there(make_queue: MakeQueue, rows: list[Trajectory], mate: User, viewer: User) -> None:
+def test_by_hand_only_what_is_there(
+    make_queue: MakeQueue, rows: list[Trajectory], mate: User, trainer: User, viewer: User
+) -> None:
     queue = make_queue()
     elsewhere = TrajectoryFactory.create()
     for ids in ([], [elsewhere.pk], [rows[0].pk, "nonsense"]):
@@ -109,6 +111,9 @@ def test_by_hand_only_what_is_there(make_queue: MakeQueue, rows: list[Trajectory
     with pytest.raises(Forbidden):
         add_trajectories(caller=by(viewer), queue=queue, ids=[rows[0].pk])
     assert [add_trajectories(caller=by(mate), queue=queue, ids=[rows[0].pk]) for _ in range(2)] == [1, 0]
+    archived = set_state(caller=by(trainer), queue=queue, state="archived")
+    with pytest.raises(Conflict, match="this queue is archived"):
+        add_trajectories(caller=by(mate), queue=archived, ids=[rows[1].pk])
 
 
 def test_a_bulk_job_adds_and_takes_back(make_queue: MakeQueue, rows: list[Trajectory], mate: User) -> None:

@@ -10,7 +10,7 @@ from apps.accounts.models import Membership, Role, Team, User
 from apps.accounts.services import remove_member
 from apps.core.errors import Conflict, Forbidden, NotFound, ServiceError
 from apps.feedback.models import Label, Source
-from apps.feedback.queues.deciding import ask_again, decide_item
+from apps.feedback.queues.deciding import ask_again, decide_item, take_back_decision
 from apps.feedback.queues.models import ItemState, QueueItem, Review, ReviewQueue, ReviewState
 from apps.feedback.queues.results import count_left_for
 from apps.feedback.queues.services import set_state
@@ -112,6 +112,20 @@ def test_an_undo_and_a_decision(make_item: MakeItem, mate: User, second: User, t
             partial(decide_item, caller=by(trainer), item=item, answers={"reward": {"value": 0.5}}),
         )
         assert sum(isinstance(answer, Conflict) for answer in answers) == 1
+        check_all_counts()
+
+
+def test_an_undo_and_a_decision_taken_back(make_item: MakeItem, mate: User, second: User, trainer: User) -> None:
+    """Of a decided item a review cannot be undone; after the decision has gone it can."""
+    for _ in range(2 * ROUNDS):
+        item, mine = dispute(make_item(), mate, second)
+        decided = decide_item(caller=by(trainer), item=item, answers={"reward": {"value": 0.5}})
+        answers = run_at_once(
+            partial(undo_review, caller=by(mate), review=mine),
+            partial(take_back_decision, caller=by(trainer), item=decided),
+        )
+        one_of(answers, Conflict)
+        assert not isinstance(answers[1], ServiceError)
         check_all_counts()
 
 
@@ -219,6 +233,7 @@ def test_an_old_window_and_a_new_one_have_one_item_in_hand(make_item: MakeItem, 
     for go_on in (
         partial(undo_review, caller=by(mate)),
         partial(submit_review, caller=by(mate), said=say(1)),
+        partial(skip_review, caller=by(mate)),
     ):
         queue = make_item()
         old = put_back_review(caller=by(mate), review=take(queue, mate))
