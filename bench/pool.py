@@ -189,14 +189,15 @@ class Transfer:
 
 def time_transfer(project: Any, shape: str, folder: Path) -> Transfer:
     """Export what is in the project, import it elsewhere, and copy the same lines as they are."""
+    from apps.feedback.exports import SHAPES  # noqa: PLC0415
     from apps.trajectories.datasets.row_files import write_rows  # noqa: PLC0415
-    from apps.trajectories.datasets.rows import render_rows  # noqa: PLC0415
+    from apps.trajectories.datasets.rows import Source  # noqa: PLC0415
     from apps.trajectories.models import Step, Trajectory  # noqa: PLC0415
 
     path = folder / f"{shape}.jsonl"
     rows = Trajectory.objects.of_project(project).order_by("pk")
     n_steps = Step.objects.filter(trajectory__project=project).count()
-    lines = (line for trajectory in rows for line in render_rows(trajectory, shape=shape))
+    lines = (line for trajectory in rows for line in SHAPES[shape].render(Source(trajectory=trajectory)))
     exported_s = time_s(lambda: write_rows(path, lines, shape=shape, file_format="jsonl"))
     imported_s, copied_s = time_s(lambda: import_file(path)), time_s(lambda: copy_lines(path))
     return Transfer(

@@ -3,6 +3,7 @@
 from celery import shared_task
 
 from apps.core.contracts.tasks import RUN_EXPORT, RUN_IMPORT, TEND_TRANSFERS
+from apps.feedback.exports import SHAPES
 from apps.feedback.importing import reward_imported
 from apps.trajectories.datasets import export_job, exporting, import_job, importing
 
@@ -10,7 +11,7 @@ from apps.trajectories.datasets import export_job, exporting, import_job, import
 @shared_task(name=RUN_EXPORT)
 def run_export(export_id: str) -> None:
     """Write an export, or go on with it."""
-    export_job.run_export(export_id)
+    export_job.run_export(export_id, shapes=SHAPES)
 
 
 @shared_task(name=RUN_IMPORT)

@@ -10,7 +10,7 @@ from apps.accounts.models import Project
 from apps.core.errors import NotFound
 from apps.training.choices import SFT
 from apps.trajectories.datasets import exporting, importing, services
-from apps.trajectories.datasets.models import Dataset, Export, Import, JobState, Snapshot, SnapshotEntry
+from apps.trajectories.datasets.models import Dataset, Export, Import, JobState, Shape, Snapshot, SnapshotEntry
 from apps.trajectories.datasets.queries import Bin, list_newest_snapshots
 from apps.trajectories.models import Trajectory
 
@@ -23,6 +23,13 @@ TONES = {
     JobState.FAILED: "bad",
     JobState.CANCELLED: "idle",
     JobState.EXPIRED: "idle",
+}
+LEFT_OUT: dict[str, str] = {
+    Shape.MESSAGES: "without messages",
+    Shape.TOKENS: "without tokens",
+    Shape.PREFERENCE: "without a common prompt, or deleted since,",
+    Shape.SFT: "deleted since",
+    Shape.HINTS: "deleted since",
 }
 _WIDTH, _HEIGHT = 300, 80
 

@@ -12,8 +12,9 @@ from apps.console.queries.trajectories import agent_choices
 from apps.console.snippets import curl
 from apps.console.views.datasets import EXPORT_CHOICES
 from apps.core.errors import Conflict, InvalidInput, ServiceError
+from apps.feedback.exports import find_shape
 from apps.trajectories.datasets import exporting, importing
-from apps.trajectories.datasets.models import FileFormat, RowFormat, Shape
+from apps.trajectories.datasets.models import FileFormat, RowFormat
 from apps.trajectories.datasets.sources import warn_of_export
 from apps.trajectories.models import Channel
 
@@ -40,12 +41,12 @@ def _start_export(page: Page) -> HttpResponse:
     shape, file_format = given.get("shape", ""), given.get("format", "")
     snapshot_id, dataset_id = given.get("snapshot", ""), given.get("dataset", "")
     try:
-        if shape not in Shape.values or file_format not in FileFormat.values:
-            raise InvalidInput("choose what a row says and the kind of file")
+        if file_format not in FileFormat.values:
+            raise InvalidInput("choose the kind of file: jsonl or parquet")
         export = exporting.start_export(
             project=page.project,
             caller=page.caller,
-            shape=shape,
+            shape=find_shape(shape),
             file_format=file_format,
             snapshot=queries.find_snapshot(page.project, page.caller, snapshot_id) if snapshot_id else None,
             dataset=queries.find_dataset(page.project, page.caller, dataset_id) if dataset_id else None,
@@ -62,9 +63,10 @@ def _render_exports(page: Page, *, error: str = "", status: int = 200) -> HttpRe
     return page.render(
         "console/exports.html",
         found=found,
-        rows=[(export, queries.seconds_left(export)) for export in found.items],
+        rows=[(one, queries.seconds_left(one), queries.LEFT_OUT[one.shape]) for one in found.items],
         tones=queries.TONES,
         form_error=error,
+        shape=page.request.POST.get("shape", ""),
         query=page.request.POST.get("query", page.request.GET.get("q", "")),
         datasets=queries.list_choices(page.project),
         curl=curl("POST", "/api/v1/exports", {"query": "reward>0", "shape": "tokens", "format": "parquet"}),

@@ -2,7 +2,7 @@
 
 from django.urls import include, path
 
-from apps.feedback.api import bulk_views, schema_views, views
+from apps.feedback.api import bulk_views, export_views, schema_views, views
 from apps.feedback.graders.api import urls as grader_urls
 from apps.feedback.preferences.api import views as preference_views
 from apps.feedback.thumbs.api import urls as thumb_urls
@@ -26,6 +26,7 @@ urlpatterns = [
     ),
     *grader_urls.urlpatterns,
     *thumb_urls.urlpatterns,
+    path("exports", export_views.ExportsView.as_view(), name="api-exports"),
     path("bulk-jobs", bulk_views.BulkJobsView.as_view(), name="api-bulk-jobs"),
     path("bulk-jobs/<str:job_id>", bulk_views.BulkJobView.as_view(), name="api-bulk-job"),
     path("bulk-jobs/<str:job_id>/failures", bulk_views.BulkFailuresView.as_view(), name="api-bulk-failures"),

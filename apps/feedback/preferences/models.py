@@ -26,14 +26,23 @@ class PreferenceKind(models.TextChoices):
 class PreferenceQuerySet(models.QuerySet["Preference"]):
     def of_project(self, project: Project) -> "PreferenceQuerySet":
         """The project's, without those of deleted trajectories."""
-        return self.filter(project=project, trajectory__deleted_at=None)
+        return self.filter(project=project).undeleted()
+
+    def undeleted(self) -> "PreferenceQuerySet":
+        """Those of which neither side's trajectory is deleted."""
+        return self.filter(
+            trajectory__deleted_at=None,
+            rejected_trajectory__deleted_at=None,
+            rejected_step__trajectory__deleted_at=None,
+        )
 
     def seen_by(self, caller: Caller, *, hidden: Hidden) -> "PreferenceQuerySet":
         """Those that the caller may see; of trajectories that are `hidden` from them only their own."""
-        if not hidden:
-            return self
-        of_hidden = Q(trajectory__in=hidden) | Q(rejected_trajectory__isnull=False, rejected_trajectory__in=hidden)
-        return self.filter(~of_hidden | Q(author=caller.user))
+        return self.filter(~_is_of(hidden) | Q(author=caller.user)) if hidden else self
+
+    def outside(self, hidden: Hidden) -> "PreferenceQuerySet":
+        """Those of which neither side is `hidden`."""
+        return self.filter(~_is_of(hidden)) if hidden else self
 
     def standing(self) -> "PreferenceQuerySet":
         """Neither superseded nor taken back."""
@@ -43,9 +52,21 @@ class PreferenceQuerySet(models.QuerySet["Preference"]):
         """Standing corrections: `chosen_message` is the answer to imitate after `step`'s prompt (SFT)."""
         return self.standing().filter(kind=PreferenceKind.CORRECTION)
 
+    def decided(self) -> "PreferenceQuerySet":
+        """Standing ones that are no ties: answers to one prompt, and whole trajectories."""
+        return self.standing().filter(is_tie=False)
+
     def pairs(self) -> "PreferenceQuerySet":
         """Standing pairs of answers to one prompt, `step`'s (DPO). No ties, and no pairs of whole trajectories."""
-        return self.standing().filter(is_tie=False, step__isnull=False)
+        return self.decided().filter(step__isnull=False)
+
+
+def _is_of(hidden: Hidden) -> Q:
+    return (
+        Q(trajectory__in=hidden)
+        | Q(rejected_trajectory__isnull=False, rejected_trajectory__in=hidden)
+        | Q(rejected_step__isnull=False, rejected_step__trajectory__in=hidden)
+    )
 
 
 class Preference(models.Model):

@@ -162,7 +162,7 @@ def find_preference(*, caller: Caller, preference_id: str) -> Preference:
     """Return the preference if the caller may see its project, and it now."""
     known = Preference.objects.seen_by(caller, hidden=find_hidden(caller))
     known = known.select_related("project__team", "trajectory", "step", "author", "key")
-    row = known.filter(pk=preference_id, trajectory__deleted_at=None).first() if is_id(preference_id, "pref") else None
+    row = known.undeleted().filter(pk=preference_id).first() if is_id(preference_id, "pref") else None
     if row is None or caller.role_in(row.project) is None:
         raise NotFound(f"there is no preference {preference_id!r}")
     return row

@@ -4,7 +4,7 @@ A killed worker leaves whole parts and a row that says how far they reach; the n
 holds one trajectory at a time, however many there are.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import timedelta
 from pathlib import Path
 from time import monotonic
@@ -25,14 +25,15 @@ from apps.trajectories.datasets.jobs import (
 )
 from apps.trajectories.datasets.models import Export, JobState
 from apps.trajectories.datasets.row_files import join_files, write_rows
-from apps.trajectories.datasets.rows import Row, Tally, render_rows
-from apps.trajectories.datasets.sources import Item, read_items
+from apps.trajectories.datasets.rows import Row, Source, Tally
+from apps.trajectories.datasets.shapes import RowShape, render_rows
+from apps.trajectories.datasets.sources import Item, find_hidden_from, read_items
 from apps.trajectories.datasets.storage import check_room, job_folder, remove_folder
 
 PART = 100  # trajectories in a part
 
 
-def run_export(export_id: str, *, part: int = PART, slice_s: float = SLICE_S) -> None:
+def run_export(export_id: str, *, shapes: Mapping[str, RowShape], part: int = PART, slice_s: float = SLICE_S) -> None:
     """Do the export or go on with it, for about `slice_s` seconds; then it waits for its next turn.
 
     Does nothing when another worker has it or it has ended.
@@ -42,14 +43,14 @@ def run_export(export_id: str, *, part: int = PART, slice_s: float = SLICE_S) ->
     export = Export.objects.select_related("project", "snapshot", "author").get(pk=export_id)
     with failing_in_words(export, again="start the export again"):
         check_tries(export)
-        _work(export, part=part, ends=monotonic() + slice_s)
+        _work(export, shapes[export.shape], part=part, ends=monotonic() + slice_s)
     if export.state in {JobState.FAILED, JobState.CANCELLED}:
         remove_folder(export_id, kind=KIND)
 
 
-def _work(export: Export, *, part: int, ends: float) -> None:
-    while items := read_items(export, after=export.cursor, limit=part):
-        _write_part(export, items)
+def _work(export: Export, shape: RowShape, *, part: int, ends: float) -> None:
+    while items := read_items(export, shape, after=export.cursor, limit=part):
+        _write_part(export, shape, items)
         if monotonic() > ends:
             pause_job(export, RUN_EXPORT)
             return
@@ -60,10 +61,10 @@ def _part_path(export: Export, number: int) -> Path:
     return job_folder(export.pk, kind=KIND) / f"part-{number:06}.{export.file_format}"
 
 
-def _write_part(export: Export, items: list[Item]) -> None:
+def _write_part(export: Export, shape: RowShape, items: list[Item]) -> None:
     tally = Tally()
     path = _part_path(export, export.n_parts)
-    write_rows(path, _render_items(export, items, tally), shape=export.shape, file_format=export.file_format)
+    write_rows(path, _render_items(export, shape, items, tally), shape=export.shape, file_format=export.file_format)
     advance_job(
         export,
         cursor=items[-1].trajectory_id,
@@ -77,12 +78,13 @@ def _write_part(export: Export, items: list[Item]) -> None:
     )
 
 
-def _render_items(export: Export, items: list[Item], tally: Tally) -> Iterator[Row]:
-    beat = Beat(export)
+def _render_items(export: Export, shape: RowShape, items: list[Item], tally: Tally) -> Iterator[Row]:
+    beat, hidden = Beat(export), find_hidden_from(export)
     for item in items:
         if item.trajectory is None:
             continue
-        for row in render_rows(item.trajectory, shape=export.shape, pinned=item.pinned, tally=tally):
+        source = Source(trajectory=item.trajectory, pinned=item.pinned, tally=tally, hidden=hidden)
+        for row in render_rows(source, shape):
             yield row
             beat.tick()
 

@@ -17,11 +17,12 @@ from apps.core.jobs import queue_task
 from apps.core.live import publish_news
 from apps.core.paging import Page, page_newest_first
 from apps.trajectories.datasets.jobs import cancel_job, resend_jobs, sweep_folders
-from apps.trajectories.datasets.models import Dataset, Export, FileFormat, JobState, Shape, Snapshot
+from apps.trajectories.datasets.models import Dataset, Export, FileFormat, JobState, Snapshot
 from apps.trajectories.datasets.row_files import dump_line
-from apps.trajectories.datasets.rows import render_rows
+from apps.trajectories.datasets.rows import Source
 from apps.trajectories.datasets.services import hold_dataset
-from apps.trajectories.datasets.sources import measure_source, read_items
+from apps.trajectories.datasets.shapes import RowShape, render_rows
+from apps.trajectories.datasets.sources import find_hidden_from, measure_source, read_items
 from apps.trajectories.datasets.storage import check_room, job_folder, remove_folder
 
 KIND = "exports"
@@ -38,7 +39,7 @@ def start_export(
     *,
     project: Project,
     caller: Caller,
-    shape: str,
+    shape: RowShape,
     file_format: str,
     snapshot: Snapshot | None = None,
     dataset: Dataset | None = None,
@@ -62,14 +63,14 @@ def start_export(
         snapshot=snapshot,
         dataset=dataset,
         query=query or "",
-        shape=Shape(shape),
+        shape=shape.name,
         file_format=FileFormat(file_format),
         created_by=caller.name,
         author=caller.user,
         n_total=0,
     )
-    export.n_total, export.last_id = measure_source(export)
-    check_room(int(estimate_bytes(export) * _COPIES), what="this export")
+    export.n_total, export.last_id = measure_source(export, shape)
+    check_room(int(estimate_bytes(export, shape) * _COPIES), what="this export")
     export.save(force_insert=True)
     record_event(team=project.team, actor=caller.name, action="export.started", object_id=export.pk)
     publish_news(project.pk, kind="export", object_id=export.pk)
@@ -77,14 +78,15 @@ def start_export(
     return export
 
 
-def estimate_bytes(export: Export) -> int:
+def estimate_bytes(export: Export, shape: RowShape) -> int:
     """Guess the file's size from the first trajectories."""
-    items = read_items(export, after="", limit=_SAMPLE)
-    rendered = [
-        sum(len(dump_line(row)) for row in render_rows(item.trajectory, shape=export.shape, pinned=item.pinned))
+    items, hidden = read_items(export, shape, after="", limit=_SAMPLE), find_hidden_from(export)
+    sources = [
+        Source(trajectory=item.trajectory, pinned=item.pinned, hidden=hidden)
         for item in items
         if item.trajectory is not None
     ]
+    rendered = [sum(len(dump_line(row)) for row in render_rows(source, shape)) for source in sources]
     share = _PARQUET_SHARE if export.file_format == FileFormat.PARQUET else 1.0
     return int(sum(rendered) / max(len(rendered), 1) * export.n_total * share)
 

@@ -37,10 +37,9 @@ from apps.trajectories.datasets.models import (
     ImportProblem,
     JobState,
     RowFormat,
-    Shape,
 )
 from apps.trajectories.datasets.readers import READERS, Line
-from apps.trajectories.datasets.rows import render_rows
+from apps.trajectories.datasets.rows import Source, render_conversations, render_tokens
 from apps.trajectories.datasets.storage import job_folder, remove_folder
 from apps.trajectories.models import Step, Trajectory
 
@@ -230,8 +229,8 @@ def _cut(groups: Iterator[Group]) -> Iterator[list[Group]]:
 
 def _hash_original(original: Trajectory, incoming: Incoming) -> str:
     """Return the digest of what the pool has, in the shape in which it came."""
-    shape = Shape.TOKENS if incoming.steps[0].prompt_ids else Shape.MESSAGES
-    rows = list(enumerate(render_rows(original, shape=shape), start=1))
+    render = render_tokens if incoming.steps[0].prompt_ids else render_conversations
+    rows = list(enumerate(render(Source(trajectory=original)), start=1))
     return hash_incoming(READERS[RowFormat.CLAW].read(rows)) if rows else ""
 
 

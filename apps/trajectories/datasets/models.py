@@ -98,6 +98,7 @@ class SnapshotEntry(models.Model):
     n_prompt_tokens = models.PositiveBigIntegerField()
     n_completion_tokens = models.PositiveBigIntegerField()
     content = models.CharField(max_length=64)  # SHA-256 over the steps' ids: a step's tokens and words never change
+    judged = models.JSONField(null=True)  # what stood of it (rows.Pinned); None: frozen before that was kept
 
     class Meta:
         verbose_name_plural = "snapshot entries"
@@ -116,8 +117,11 @@ def new_export_id() -> str:
 class Shape(models.TextChoices):
     """What one row of a file says."""
 
-    MESSAGES = "messages"  # a conversation: chat messages and tools
-    TOKENS = "tokens"  # a step: prompt ids, completion ids, mask, log-probs, version, reward
+    MESSAGES = "messages", "a conversation"  # chat messages and tools
+    TOKENS = "tokens", "a step in tokens"  # prompt ids, completion ids, mask, log-probs, version, reward
+    PREFERENCE = "preference", "a pair, one is better"  # prompt, chosen, rejected
+    SFT = "sft", "a corrected answer"  # prompt, completion
+    HINTS = "hints", "an answer and a hint"  # prompt, completion, and what the model should have known
 
 
 class FileFormat(models.TextChoices):
@@ -178,7 +182,7 @@ class Export(Job):
     n_hidden = models.PositiveIntegerField(default=0, db_default=0)  # left out, since the author reviews them blind
     author = models.ForeignKey("accounts.User", on_delete=models.SET_NULL, null=True, related_name="+")  # None: a key
     n_rows = models.PositiveBigIntegerField(default=0)
-    n_left_out = models.PositiveBigIntegerField(default=0)  # steps that have nothing of this shape
+    n_left_out = models.PositiveBigIntegerField(default=0)  # steps or judgements that have nothing of this shape
     n_bytes = models.PositiveBigIntegerField(default=0)
     n_parts = models.PositiveIntegerField(default=0)  # files that stand
     cursor = models.CharField(max_length=ID_MAX_LENGTH, blank=True)  # the last trajectory that is in them

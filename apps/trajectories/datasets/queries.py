@@ -172,7 +172,8 @@ _DIFF = """
     WHERE (
         old.id IS NULL OR new.id IS NULL OR old.content <> new.content
         OR (
-            (old.reward, old.step_rewards) IS DISTINCT FROM (new.reward, new.step_rewards)
+            (old.reward, old.step_rewards, coalesce(old.judged, new.judged))
+                IS DISTINCT FROM (new.reward, new.step_rewards, coalesce(new.judged, old.judged))
             AND old.trajectory_id <> ALL(%(hidden)s)
         )
     )
@@ -190,8 +191,9 @@ def diff_snapshots(
     limit: int = 50,
     hidden: Hidden = NOTHING,
 ) -> DiffPage:
-    """Return one page of what `now` has, lacks or rewards otherwise than `before`. A change of a step's reward or of
-    the steps themselves is a change too; another reward of what is `hidden` is none. Raises InvalidInput for snapshots
+    """Return one page of what `now` has, lacks or rewards otherwise than `before`. A change of a step's reward, of
+    corrections, preferences and hints or of the steps themselves is a change too; another judgement of what is `hidden`
+    is none. Raises InvalidInput for snapshots
     of two projects.
     """
     _check_pair(before, now)

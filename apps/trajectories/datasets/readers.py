@@ -49,7 +49,7 @@ def read_claw(lines: Sequence[Line]) -> Incoming:
     number, first = lines[0]
     is_tokens = first.get("format") == FORMATS[Shape.TOKENS]
     if not is_tokens and first.get("format") != FORMATS[Shape.MESSAGES]:
-        raise BadLine(number, f"format: there are {', '.join(FORMATS.values())}")
+        raise BadLine(number, f"format: imports take {' and '.join(FORMATS.values())}")
     for line, row in lines:
         if row.get("format") != first.get("format"):
             raise BadLine(line, "format: all rows of a trajectory have one")

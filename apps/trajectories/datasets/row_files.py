@@ -15,7 +15,8 @@ import pyarrow.parquet as pq
 from apps.trajectories.datasets.models import FileFormat, Shape
 
 Row = dict[str, Any]
-JSON_COLUMNS = frozenset({"messages", "tools", "turns", "answer", "metadata", "trajectory_metadata"})
+_MESSAGES = ("messages", "prompt", "chosen", "rejected", "completion")
+JSON_COLUMNS = frozenset({*_MESSAGES, "tools", "turns", "answer", "metadata", "trajectory_metadata"})
 _BATCH_ROWS = 256
 _BATCH_WEIGHT = 2_000_000  # ids and characters: a prompt may be long
 _COPY_BYTES = 1 << 20
@@ -58,9 +59,48 @@ _STEP = [
     ("logprobs", pa.list_(pa.float32())),
     ("answer", pa.string()),
 ]
+_SAID = [
+    ("format", pa.string()),
+    ("id", pa.string()),
+    ("trajectory", pa.string()),
+    ("step", pa.string()),
+    ("index", pa.int32()),
+    ("agent", pa.string()),
+    ("channel", pa.string()),
+    ("group", pa.string()),
+    ("trajectory_metadata", pa.string()),
+    ("is_excluded", pa.bool_()),
+    ("source", pa.string()),
+    ("said_at", pa.string()),
+    ("prompt", pa.string()),
+    ("tools", pa.string()),
+]
+_PREFERENCE = [
+    ("chosen", pa.string()),
+    ("rejected", pa.string()),
+    ("kind", pa.string()),
+    ("field", pa.string()),
+    ("ranking", pa.string()),
+    ("text", pa.string()),
+    ("chosen_version", pa.string()),
+    ("rejected_version", pa.string()),
+    ("rejected_trajectory", pa.string()),
+    ("rejected_step", pa.string()),
+]
+_SFT = [("completion", pa.string()), ("text", pa.string())]
+_HINTS = [
+    ("completion", pa.string()),
+    ("hint", pa.string()),
+    ("reward", pa.float64()),
+    ("version", pa.string()),
+    ("grader", pa.string()),
+]
 SCHEMAS: dict[str, pa.Schema] = {
     Shape.MESSAGES: pa.schema([*_HEAD, ("messages", pa.string()), ("tools", pa.string()), ("turns", pa.string())]),
     Shape.TOKENS: pa.schema([*_HEAD, *_STEP]),
+    Shape.PREFERENCE: pa.schema([*_SAID, *_PREFERENCE]),
+    Shape.SFT: pa.schema([*_SAID, *_SFT]),
+    Shape.HINTS: pa.schema([*_SAID, *_HINTS]),
 }
 
 

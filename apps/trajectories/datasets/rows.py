@@ -1,4 +1,4 @@
-"""Trajectories as rows of a file, and what stands in a row. Two shapes:
+"""Trajectories as rows of a file, and what stands in a row. Two shapes (`shapes` has all):
 
 - messages: a row is a conversation. `messages` holds all of it, and each of `turns` is a step whose prompt is the
   messages before `at` and whose answer is the one at it, or, where the client spelled it in its own way there, its
@@ -26,11 +26,16 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True, kw_only=True)
 class Pinned:
-    """What a snapshot says of a trajectory: rewards, and where it ended, at that moment."""
+    """What a snapshot says of a trajectory: rewards, where it ended, and which judgements stood, at that moment.
+
+    `judged` has by shape the ids of preferences and hints, and as `ends` for pairs of trajectories where the other one
+    ended.
+    """
 
     reward: float | None
     step_rewards: Mapping[str, float]
     end_index: int
+    judged: Mapping[str, Any] = field(default_factory=dict)
 
 
 UNSEEN = Pinned(reward=None, step_rewards={}, end_index=0)  # for somebody who may not see rewards
@@ -45,12 +50,13 @@ class Tally:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Source:
-    """A trajectory to be rendered: now, or as it was pinned."""
+class Source:
+    """A trajectory to be rendered: now, or as it was pinned; for somebody from whom those in `hidden` are."""
 
     trajectory: Trajectory
-    pinned: Pinned | None
-    tally: Tally
+    pinned: Pinned | None = None
+    tally: Tally = field(default_factory=Tally)
+    hidden: Hidden = NOTHING
     tools: dict[str, list[Any]] = field(default_factory=dict)
 
     def reward_of(self, step: Step) -> float | None:
@@ -72,18 +78,7 @@ class _Source:
         return (steps.filter(index__lt=self.pinned.end_index) if self.pinned else steps).count()
 
 
-def render_rows(
-    trajectory: Trajectory, *, shape: str, pinned: Pinned | None = None, tally: Tally | None = None
-) -> Iterator[Row]:
-    """Yield the trajectory's rows in order. Steps with nothing of this shape are counted in `tally`."""
-    source = _Source(trajectory=trajectory, pinned=pinned, tally=tally or Tally())
-    render = _render_tokens if shape == Shape.TOKENS else _render_conversations
-    for row in render(source):
-        source.tally.n_rows += 1
-        yield row
-
-
-def _render_head(source: _Source, *, shape: Shape, n_rows: int) -> Row:
+def _render_head(source: Source, *, shape: Shape, n_rows: int) -> Row:
     trajectory = source.trajectory
     return {
         "format": FORMATS[shape],
@@ -97,11 +92,11 @@ def _render_head(source: _Source, *, shape: Shape, n_rows: int) -> Row:
         "trajectory_reward": source.pinned.reward if source.pinned else trajectory.reward,
         "trajectory_is_excluded": trajectory.is_excluded,
         "trajectory_has_error": trajectory.has_error,
-        "trajectory_started_at": _say_time(trajectory.started_at),
+        "trajectory_started_at": say_time(trajectory.started_at),
     }
 
 
-def _render_step(source: _Source, step: Step) -> Row:
+def _render_step(source: Source, step: Step) -> Row:
     """What both shapes say of a step."""
     return {
         "index": step.index,
@@ -116,12 +111,13 @@ def _render_step(source: _Source, step: Step) -> Row:
         "top_k": step.top_k,
         "client_step_id": step.client_step_id,
         "metadata": step.metadata,
-        "started_at": _say_time(step.started_at),
-        "ended_at": _say_time(step.ended_at),
+        "started_at": say_time(step.started_at),
+        "ended_at": say_time(step.ended_at),
     }
 
 
-def _render_tokens(source: _Source) -> Iterator[Row]:
+def render_tokens(source: Source) -> Iterator[Row]:
+    """Yield a row for each step that has tokens."""
     head = _render_head(source, shape=Shape.TOKENS, n_rows=source.count_token_rows())
     for view in source.iterate(with_messages=False):
         if view.prompt_ids and view.completion_ids:
@@ -130,7 +126,7 @@ def _render_tokens(source: _Source) -> Iterator[Row]:
             source.tally.n_left_out += 1
 
 
-def _render_token_step(source: _Source, view: StepView) -> Row:
+def _render_token_step(source: Source, view: StepView) -> Row:
     is_trained = is_trainable(view.row) and not source.trajectory.is_excluded
     return {
         **_render_step(source, view.row),
@@ -152,7 +148,7 @@ def read_token_page(
 
     Of a trajectory among `hidden` the rows have no rewards.
     """
-    source = _Source(trajectory=trajectory, pinned=UNSEEN if trajectory.pk in hidden else None, tally=Tally())
+    source = Source(trajectory=trajectory, pinned=UNSEEN if trajectory.pk in hidden else None, tally=Tally())
     views = list(iterate_steps(trajectory, first=after + 1, limit=limit + 1, with_messages=False))
     head = _render_head(source, shape=Shape.TOKENS, n_rows=source.count_token_rows())
     shown = [view for view in views[:limit] if view.prompt_ids and view.completion_ids]
@@ -166,7 +162,8 @@ def is_trainable(step: Step) -> bool:
     return is_whole and not step.is_excluded and not step.side_call
 
 
-def _render_conversations(source: _Source) -> Iterator[Row]:
+def render_conversations(source: Source) -> Iterator[Row]:
+    """Yield a row for each way that the conversation went."""
     views = {}
     for view in source.iterate(with_messages=True):
         if view.messages:
@@ -189,7 +186,7 @@ def _render_conversations(source: _Source) -> Iterator[Row]:
         }
 
 
-def _render_turn(source: _Source, view: StepView, messages: Sequence[Any]) -> Row:
+def _render_turn(source: Source, view: StepView, messages: Sequence[Any]) -> Row:
     at = len(view.messages)
     is_echoed = dump_json(messages[at]) == dump_json(view.answer)
     return {"at": at, **_render_step(source, view.row), **({} if is_echoed else {"answer": view.answer})}
@@ -215,5 +212,6 @@ def _goes_on_behind(parent: StepView, view: StepView) -> bool:
     return says_the_same(view.messages[n_asked : n_asked + 1], parent.answer)
 
 
-def _say_time(moment: datetime) -> str:
+def say_time(moment: datetime) -> str:
+    """Return a moment as it stands in a row."""
     return moment.isoformat()

@@ -193,13 +193,14 @@ def take_snapshot(*, dataset: Dataset, caller: Caller, note: str = "") -> Snapsh
 
 def compute_checksum(snapshot: Snapshot) -> str:
     """Return the SHA-256 (hex) over the entries in order of their ids, one JSON line each. It depends on nothing but
-    what was selected and its rewards, so equal snapshots have equal checksums.
+    what was selected and how it was judged, so equal snapshots have equal checksums.
     """
     digest = hashlib.sha256()
     entries = SnapshotEntry.objects.filter(snapshot=snapshot).order_by("trajectory_id")
     for entry in entries.iterator(chunk_size=_CHUNK):
         line = [entry.trajectory_id, entry.content, entry.reward, sorted(entry.step_rewards.items())]
-        digest.update(json.dumps(line, separators=(",", ":")).encode() + b"\n")
+        line += [entry.judged] if entry.judged else []  # without: as in snapshots from before it was kept
+        digest.update(json.dumps(line, separators=(",", ":"), sort_keys=True).encode() + b"\n")
     return digest.hexdigest()
 
 

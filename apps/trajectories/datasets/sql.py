@@ -1,12 +1,19 @@
-"""What is done to many rows at once inside the database, and the triggers that keep snapshots as they were."""
+"""What is done to many rows at once inside the database, and the triggers that keep snapshots as they were.
+
+The room above owns judgements; what a snapshot freezes of them is read by the names of its tables, in the one statement
+that sees everything at one moment.
+"""
 
 COPY_MEMBERS = """
     INSERT INTO trajectories_snapshotentry (
         snapshot_id, trajectory_id, reward, step_rewards, n_steps, end_index, n_prompt_tokens, n_completion_tokens,
-        content
+        content, judged
     )
     SELECT %s, trajectory.id, trajectory.reward, coalesce(steps.rewards, '{}'), steps.n, steps.end_index,
-        steps.n_prompt_tokens, steps.n_completion_tokens, steps.content
+        steps.n_prompt_tokens, steps.n_completion_tokens, steps.content,
+        jsonb_strip_nulls(jsonb_build_object(
+            'preference', pairs.all_ids, 'sft', pairs.corrections, 'hints', hints.ids, 'ends', pairs.ends
+        ))
     FROM trajectories_datasetmember member
     JOIN trajectories_trajectory trajectory ON trajectory.id = member.trajectory_id
     CROSS JOIN LATERAL (
@@ -20,6 +27,23 @@ COPY_MEMBERS = """
         FROM trajectories_step step
         WHERE step.trajectory_id = trajectory.id
     ) steps
+    CROSS JOIN LATERAL (
+        SELECT jsonb_agg(pair.id ORDER BY pair.id) AS all_ids,
+            jsonb_agg(pair.id ORDER BY pair.id) FILTER (WHERE pair.kind = 'correction') AS corrections,
+            jsonb_object_agg(pair.id, (
+                SELECT coalesce(max(step.index) + 1, 0)
+                FROM trajectories_step step WHERE step.trajectory_id = pair.rejected_trajectory_id
+            )) FILTER (WHERE pair.rejected_trajectory_id IS NOT NULL) AS ends
+        FROM feedback_preference pair
+        WHERE pair.trajectory_id = trajectory.id AND pair.superseded_by_id IS NULL AND NOT pair.is_undo
+            AND NOT pair.is_tie
+    ) pairs
+    CROSS JOIN LATERAL (
+        SELECT jsonb_agg(label.id ORDER BY label.id) AS ids
+        FROM feedback_label label
+        WHERE label.trajectory_id = trajectory.id AND label.superseded_by_id IS NULL AND NOT label.is_undo
+            AND label.field = 'hint' AND label.step_id IS NOT NULL AND label.text <> ''
+    ) hints
     WHERE member.dataset_id = %s AND trajectory.deleted_at IS NULL
 """
 

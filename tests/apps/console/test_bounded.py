@@ -16,6 +16,7 @@ from apps.trajectories.bulk.services import start_job
 from apps.trajectories.datasets.exporting import start_export
 from apps.trajectories.datasets.models import AddedBy, Dataset, Snapshot
 from apps.trajectories.datasets.services import add_to_dataset, create_dataset, take_snapshot
+from apps.trajectories.datasets.shapes import MESSAGES
 from apps.trajectories.models import Trajectory
 from tests.factories.feedback import LabelFactory
 
@@ -78,7 +79,7 @@ def names(project: Project, trainer: User, trajectory: Trajectory) -> dict[str, 
     rows = Trajectory.objects.filter(pk=trajectory.pk)
     add_to_dataset(dataset=dataset, caller=caller, trajectories=rows, how=AddedBy.HAND)
     snapshot: Snapshot = take_snapshot(dataset=dataset, caller=caller)
-    start_export(project=project, caller=caller, shape="messages", file_format="jsonl", query="")
+    start_export(project=project, caller=caller, shape=MESSAGES, file_format="jsonl", query="")
     job: BulkJob = start_job(caller=caller, project=project, action=ACTIONS["exclude"], settings={}, query="")
     return {"trajectory": trajectory.pk, "dataset": dataset.pk, "snapshot": snapshot.pk, "job": job.pk}
 

@@ -12,11 +12,13 @@ from apps.accounts.access import Caller
 from apps.accounts.models import Agent, Project, User
 from apps.console.queries.home import read_loop, read_set_up
 from apps.console.queries.models import read_model_line
+from apps.feedback.exports import SHAPES
 from apps.feedback.importing import reward_imported
 from apps.registry.models import Version
 from apps.trajectories.datasets import export_job, exporting, import_job
 from apps.trajectories.datasets.models import Dataset, DatasetMember, Export, Import, Snapshot
 from apps.trajectories.datasets.services import take_snapshot
+from apps.trajectories.datasets.shapes import TOKENS
 from apps.trajectories.models import Trajectory
 from apps.trajectories.services import set_rewards
 from tests.factories.datasets import DatasetFactory, MemberFactory
@@ -68,9 +70,7 @@ def snapshot(dataset: Dataset, owner: User, add_trajectory: AddTrajectory) -> Sn
 @pytest.fixture
 def export(project: Project, owner: User, snapshot: Snapshot) -> Export:
     caller = Caller(user=owner)
-    return exporting.start_export(
-        project=project, caller=caller, snapshot=snapshot, shape="tokens", file_format="jsonl"
-    )
+    return exporting.start_export(project=project, caller=caller, snapshot=snapshot, shape=TOKENS, file_format="jsonl")
 
 
 @pytest.fixture
@@ -254,7 +254,7 @@ class TestExports:
         export = Export.objects.get()
         assert "queued" in trainer_browser.get(EXPORTS).content.decode()
         assert trainer_browser.get(f"{EXPORTS}/{export.id}/file").status_code == 409
-        export_job.run_export(export.id)
+        export_job.run_export(export.id, shapes=SHAPES)
         assert "Download" in trainer_browser.get(EXPORTS).content.decode()
         link = trainer_browser.get(f"{EXPORTS}/{export.id}/file")["Location"]
         assert link.startswith(f"/api/v1/exports/{export.id}/file?token=")
@@ -276,7 +276,7 @@ class TestExports:
         assert 'value="reward&gt;0"' in trainer_browser.get(f"{EXPORTS}?q=reward%3E0").content.decode()
 
     def test_a_reviewer_follows_and_fetches_nothing(self, reviewer_browser: Client, export: Export) -> None:
-        export_job.run_export(export.id)
+        export_job.run_export(export.id, shapes=SHAPES)
         assert "Download" not in reviewer_browser.get(EXPORTS).content.decode()
         assert reviewer_browser.get(f"{EXPORTS}/{export.id}/file").status_code == 403
 

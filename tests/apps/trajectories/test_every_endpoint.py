@@ -23,6 +23,7 @@ from apps.trajectories.api import urls as pool_urls
 from apps.trajectories.assigned import AssignedCall
 from apps.trajectories.bulk.models import BulkJob
 from apps.trajectories.datasets import exporting, importing, services
+from apps.trajectories.datasets.shapes import TOKENS
 from apps.trajectories.search.models import SavedView
 from tests.factories.datasets import MemberFactory
 from tests.factories.trajectories import ExchangeFactory, StepFactory, TrajectoryFactory
@@ -31,7 +32,7 @@ pytestmark = pytest.mark.django_db
 
 METHODS = ("get", "post", "put", "patch", "delete")
 NOBODY = "0" * 26
-OF_FEEDBACK = {"api-steps", "api-bulk-jobs", "api-bulk-job", "api-bulk-failures", "api-bulk-undo"}
+OF_FEEDBACK = {"api-steps", "api-exports", "api-bulk-jobs", "api-bulk-job", "api-bulk-failures", "api-bulk-undo"}
 BY_TOKEN = "api-export-file"  # whoever has the link may fetch: tested with exports
 
 
@@ -144,7 +145,7 @@ def ids(settings: Settings, tmp_path: Path, project: Project, agent: Agent, key:
         "moved": ExchangeFactory.create(key=key, folded_at=timezone.now()),
         "dataset": free,
         "snapshot": services.take_snapshot(dataset=frozen, caller=caller),
-        "export": exporting.start_export(project=project, caller=caller, shape="tokens", file_format="jsonl", query=""),
+        "export": exporting.start_export(project=project, caller=caller, shape=TOKENS, file_format="jsonl", query=""),
         "import": importing.start_import(
             agent=agent, caller=caller, chunks=[b"{}"], file_name="a", n_bytes=2, settings=imported
         ),

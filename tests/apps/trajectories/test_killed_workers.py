@@ -21,12 +21,14 @@ from apps.accounts.access import Caller
 from apps.accounts.models import Agent, Project, User
 from apps.core.ids import new_id
 from apps.feedback.bulk import ACTIONS
+from apps.feedback.exports import SHAPES
 from apps.feedback.importing import reward_imported
 from apps.feedback.models import Label
 from apps.trajectories.bulk import running, services
 from apps.trajectories.bulk.models import BulkJob
 from apps.trajectories.datasets import export_job, exporting, import_job, importing
 from apps.trajectories.datasets.models import Export, Import
+from apps.trajectories.datasets.shapes import TOKENS
 from apps.trajectories.models import Step, Trajectory
 from tests.apps.trajectories.datasets.import_rows import CHAT
 from tests.apps.trajectories.datasets.importer import as_lines
@@ -118,20 +120,20 @@ def test_a_change_of_many_rows_and_its_undo(rows: list[Trajectory], project: Pro
 @pytest.mark.parametrize("file_format", ["jsonl", "parquet"])
 def test_an_export(rows: list[Trajectory], project: Project, caller: Caller, file_format: str) -> None:
     def start() -> Export:
-        return exporting.start_export(project=project, caller=caller, shape="tokens", file_format=file_format, query="")
+        return exporting.start_export(project=project, caller=caller, shape=TOKENS, file_format=file_format, query="")
 
     quiet, export = start(), start()
-    export_job.run_export(quiet.pk, part=PIECE)
+    export_job.run_export(quiet.pk, shapes=SHAPES, part=PIECE)
     for turn in range(2):
         with time_machine.travel(timezone.now() + timedelta(minutes=2 * turn), tick=True):
             n_done = kill_after(
-                lambda: export_job.run_export(export.pk, part=PIECE),
+                lambda: export_job.run_export(export.pk, shapes=SHAPES, part=PIECE),
                 how_far=read_numbers(Export, export.pk, "n_done"),
                 until=40 * (turn + 1),
             )
             assert n_done < N
     with time_machine.travel(timezone.now() + timedelta(minutes=9), tick=True):
-        export_job.run_export(export.pk, part=PIECE)
+        export_job.run_export(export.pk, shapes=SHAPES, part=PIECE)
     for done in (quiet, export):
         done.refresh_from_db()
         assert (done.state, done.n_done, done.n_rows) == ("done", N, N)

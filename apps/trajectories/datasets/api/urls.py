@@ -1,4 +1,4 @@
-"""Addresses of datasets, snapshots, exports and imports, below /api/v1/."""
+"""Addresses of datasets, snapshots, exports and imports, below /api/v1/. `apps/feedback/api` starts exports."""
 
 from django.urls import path
 
@@ -13,7 +13,6 @@ urlpatterns = [
     path("snapshots/<str:snapshot_id>", views.SnapshotView.as_view(), name="api-snapshot"),
     path("snapshots/<str:snapshot_id>/entries", views.EntriesView.as_view(), name="api-entries"),
     path("snapshots/<str:snapshot_id>/diff", views.DiffView.as_view(), name="api-diff"),
-    path("exports", export_views.ExportsView.as_view(), name="api-exports"),
     path("exports/<str:export_id>", export_views.ExportView.as_view(), name="api-export"),
     path("exports/<str:export_id>/cancel", export_views.CancelExportView.as_view(), name="api-export-cancel"),
     path("exports/<str:export_id>/file", export_views.ExportFileView.as_view(), name="api-export-file"),

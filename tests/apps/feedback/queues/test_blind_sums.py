@@ -10,8 +10,12 @@ from rest_framework.test import APIClient
 from apps.accounts.models import Project, User
 from apps.console.queries.graders import read_rewards_page
 from apps.core.errors import InvalidInput
+from apps.feedback.exports import JUDGED_SHAPES, SHAPES
 from apps.feedback.graders.models import GraderVersion, Grading
 from apps.feedback.graders.services import start_backfill
+from apps.feedback.preferences.models import Preference
+from apps.feedback.preferences.services import add_comparison
+from apps.feedback.preferences.sides import Side
 from apps.feedback.queues.models import QueueItem
 from apps.feedback.queues.results import read_agreement
 from apps.feedback.services import add_label
@@ -20,6 +24,7 @@ from apps.trajectories.datasets.export_job import run_export
 from apps.trajectories.datasets.exporting import file_path, start_export
 from apps.trajectories.datasets.models import Dataset, Export, Snapshot
 from apps.trajectories.datasets.services import add_ids_to_dataset, create_dataset, take_snapshot
+from apps.trajectories.datasets.shapes import MESSAGES
 from apps.trajectories.models import Step, Trajectory
 from tests.apps.feedback.queues.conftest import Add, MakeQueue, World, by
 from tests.apps.feedback.queues.test_working import give, take
@@ -144,9 +149,9 @@ def test_how_far_reviewers_agree_is_said_without_what_one_still_reviews(
 SOURCES = ("query", "dataset", "snapshot")
 
 
-def start(world: World, user: User, source: str) -> Export:
+def start(world: World, user: User, source: str, *, shape: str = "messages") -> Export:
     """Start an export of all, which is the two trajectories of the world."""
-    ids, settings = world.ids, {"shape": "messages", "file_format": "jsonl"}
+    ids, settings = world.ids, {"shape": SHAPES[shape], "file_format": "jsonl"}
     given = {
         "query": {"query": ""},
         "dataset": {"dataset": Dataset.objects.get(pk=ids["dataset"])},
@@ -162,7 +167,7 @@ def test_a_file_leaves_out_what_is_hidden_from_who_makes_it_and_says_how_many(
     take(world.review.queue, trainer)
     exports = [start(world, user, source) for user in (trainer, owner)]
     for export in exports:
-        run_export(export.pk)
+        run_export(export.pk, shapes=SHAPES)
     told = [client_of(trainer).get(f"/api/v1/exports/{export.pk}").json() for export in exports]
     assert [(one["state"], one["n_done"], one["n_hidden"], one["n_gone"]) for one in told] == [
         ("done", 2, 1, 0),
@@ -177,11 +182,58 @@ def test_an_export_by_a_reward_does_not_even_count_what_is_hidden(
     world: World, project: Project, browser_of: Callable[[User], Client], trainer: User, owner: User
 ) -> None:
     take(world.review.queue, trainer)
-    settings = {"project": project, "shape": "messages", "file_format": "jsonl", "query": "reward<0"}
+    settings = {"project": project, "shape": MESSAGES, "file_format": "jsonl", "query": "reward<0"}
     with pytest.raises(InvalidInput, match="nothing to export"):
         start_export(caller=by(trainer), **settings)  # type: ignore[arg-type]
     assert start_export(caller=by(owner), **settings).n_total == 1  # type: ignore[arg-type]
     export = start(world, trainer, "query")
-    run_export(export.pk)
+    run_export(export.pk, shapes=SHAPES)
     words = f"1 left out that {trainer.email} reviews blind"
     assert words in browser_of(owner).get("/p/shop/exports").content.decode()
+
+
+@pytest.mark.parametrize("shape", [shape.name for shape in JUDGED_SHAPES])
+@pytest.mark.parametrize("source", SOURCES)
+def test_a_file_of_judgements_leaves_out_what_is_hidden_and_does_not_tell_that_there_was_one(
+    world: World, add: Add, trainer: User, owner: User, source: str, shape: str
+) -> None:
+    take(world.review.queue, trainer)
+    exports = [start(world, user, source, shape=shape) for user in (trainer, owner)]
+    counted = []
+    for export in exports:
+        run_export(export.pk, shapes=SHAPES)
+        export.refresh_from_db()
+        counted.append((export.n_total, export.n_hidden, export.n_rows, export.n_left_out))
+    assert counted == [(1, 1, 0, 0), (1, 0, 1, 0)]
+
+
+def test_who_reviews_blind_cannot_tell_by_a_count_whether_it_was_judged(
+    world: World, make_queue: MakeQueue, add: Add, trainer: User
+) -> None:
+    nobody_judged = add()
+    take(make_queue(nobody_judged, name="second"), trainer)
+    export = start(world, trainer, "query", shape="hints")
+    run_export(export.pk, shapes=SHAPES)
+    export.refresh_from_db()
+    assert (export.n_total, export.n_hidden, export.n_rows) == (2, 1, 1)
+
+
+def test_a_pair_with_a_hidden_side_is_in_no_list_and_no_file(
+    world: World, add: Add, trainer: User, owner: User
+) -> None:
+    hidden, other = Trajectory.objects.get(pk=world.ids["trajectory"]), add()
+    add_comparison(caller=by(owner), chosen=Side(trajectory=other), rejected=Side(trajectory=hidden))
+    add_comparison(
+        caller=by(owner), chosen=Side(step=other.steps.get()), rejected=Side(step=hidden.steps.get()), is_tie=False
+    )
+    take(world.review.queue, trainer)
+    seen = Preference.objects.seen_by(by(trainer), hidden=find_hidden(by(trainer)))
+    assert not seen.filter(kind="comparison").exists()
+    counted = []
+    for user in (trainer, owner):
+        export = start(world, user, "query", shape="preference")
+        run_export(export.pk, shapes=SHAPES)
+        export.refresh_from_db()
+        counted.append((export.n_total, export.n_hidden, export.n_rows, export.n_left_out))
+    assert counted[0] == (1, 1, 0, 0)
+    assert counted[1][:2] == (2, 0)

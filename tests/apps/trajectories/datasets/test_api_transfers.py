@@ -16,9 +16,11 @@ from rest_framework.test import APIClient
 
 from apps.accounts.access import Caller
 from apps.accounts.models import Agent, Project, User
+from apps.feedback.exports import SHAPES
 from apps.feedback.importing import reward_imported
 from apps.trajectories.datasets import export_job, exporting, import_job, importing
 from apps.trajectories.datasets.models import Dataset, DatasetMember, Export, Import
+from apps.trajectories.datasets.shapes import TOKENS
 from apps.trajectories.models import Trajectory
 from tests.apps.trajectories.datasets.import_rows import CHAT
 from tests.apps.trajectories.datasets.importer import as_lines
@@ -53,7 +55,7 @@ def upload(content: bytes, **fields: Any) -> dict[str, Any]:
 
 @pytest.fixture
 def export(project: Project, caller: Caller, trajectory: Trajectory) -> Export:
-    return exporting.start_export(project=project, caller=caller, shape="tokens", file_format="jsonl", query="")
+    return exporting.start_export(project=project, caller=caller, shape=TOKENS, file_format="jsonl", query="")
 
 
 @pytest.fixture
@@ -145,7 +147,7 @@ class TestExports:
         started = answer.json()
         assert (started["state"], started["n_total"], started["download_url"]) == ("queued", 1, None)
         assert started["warning"] == ""
-        export_job.run_export(started["id"])
+        export_job.run_export(started["id"], shapes=SHAPES)
         done = manage_client.get(f"{EXPORTS}/{started['id']}").json()
         assert (done["state"], done["n_done"], done["format"]) == ("done", 1, "jsonl")
 
@@ -159,13 +161,13 @@ class TestExports:
     def test_only_who_may_export_is_given_the_link(
         self, key_client: APIClient, manage_client: APIClient, export: Export
     ) -> None:
-        export_job.run_export(export.id)
+        export_job.run_export(export.id, shapes=SHAPES)
         assert key_client.get(f"{EXPORTS}/{export.id}").json()["download_url"] is None
         assert manage_client.get(f"{EXPORTS}/{export.id}").json()["download_url"]
 
     @pytest.mark.parametrize("query", ["", "?token=", "?token=x", "?token=%00"])
     def test_a_link_without_its_token(self, anonymous_client: APIClient, export: Export, query: str) -> None:
-        export_job.run_export(export.id)
+        export_job.run_export(export.id, shapes=SHAPES)
         assert anonymous_client.get(f"{EXPORTS}/{export.id}/file{query}").status_code == 403
 
     @pytest.mark.parametrize(

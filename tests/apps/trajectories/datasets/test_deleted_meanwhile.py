@@ -11,6 +11,7 @@ from apps.core.errors import NotFound
 from apps.trajectories.datasets import services
 from apps.trajectories.datasets.exporting import start_export
 from apps.trajectories.datasets.models import Dataset, DatasetMember, Export
+from apps.trajectories.datasets.shapes import MESSAGES
 from apps.trajectories.models import Trajectory
 
 Use = Callable[[Dataset, Caller, Trajectory], object]
@@ -24,7 +25,7 @@ USES: dict[str, Use] = {
     "remove": lambda dataset, caller, row: services.remove_from_dataset(dataset=dataset, caller=caller, ids=[row.pk]),
     "freeze": lambda dataset, caller, _row: services.take_snapshot(dataset=dataset, caller=caller),
     "export": lambda dataset, caller, _row: start_export(
-        project=dataset.project, caller=caller, shape="messages", file_format="jsonl", dataset=dataset
+        project=dataset.project, caller=caller, shape=MESSAGES, file_format="jsonl", dataset=dataset
     ),
 }
 

@@ -14,11 +14,13 @@ from django.utils import timezone
 from apps.accounts.access import Caller
 from apps.accounts.models import Project, Team, User
 from apps.core.errors import Conflict, Forbidden, InvalidInput, NotFound
+from apps.feedback.exports import SHAPES, find_shape
 from apps.trajectories.datasets import export_job, exporting, storage
 from apps.trajectories.datasets.jobs import MAX_TRIES, LostJob, advance_job, claim_job
 from apps.trajectories.datasets.models import Dataset, Export, JobState, Snapshot
 from apps.trajectories.datasets.row_files import write_rows
 from apps.trajectories.datasets.services import add_ids_to_dataset, take_snapshot
+from apps.trajectories.datasets.shapes import TOKENS
 from apps.trajectories.models import Step, Trajectory
 from apps.trajectories.services import set_rewards
 from tests.factories.accounts import ProjectFactory
@@ -36,7 +38,7 @@ def start(project: Project, caller: Caller) -> Callable[..., Export]:
     """Return a function that starts an export of the whole project, if nothing else is said."""
 
     def start(**more: Any) -> Export:
-        settings: dict[str, Any] = {"shape": "tokens", "file_format": "jsonl", **more}
+        settings: dict[str, Any] = {"file_format": "jsonl", **more, "shape": find_shape(more.get("shape", "tokens"))}
         if not {"snapshot", "dataset", "query"} & set(more):
             settings["query"] = ""
         return exporting.start_export(project=project, caller=caller, **settings)
@@ -51,7 +53,7 @@ def snapshot(dataset: Dataset, caller: Caller, trajectory: Trajectory) -> Snapsh
 
 
 def run(export: Export, **more: Any) -> Path:
-    export_job.run_export(export.id, **more)
+    export_job.run_export(export.id, shapes=SHAPES, **more)
     export.refresh_from_db()
     return exporting.file_path(export)
 
@@ -180,12 +182,12 @@ class TestSources:
         other = ProjectFactory.create(team=team)
         for source in ({"snapshot": snapshot}, {"dataset": dataset}):
             with pytest.raises(NotFound, match="this project has no"):
-                exporting.start_export(project=other, caller=caller, shape="tokens", file_format="jsonl", **source)
+                exporting.start_export(project=other, caller=caller, shape=TOKENS, file_format="jsonl", **source)
 
     def test_a_reviewer_exports_nothing(self, project: Project, mate: User) -> None:
         with pytest.raises(Forbidden):
             exporting.start_export(
-                project=project, caller=Caller(user=mate), shape="tokens", file_format="jsonl", query=""
+                project=project, caller=Caller(user=mate), shape=TOKENS, file_format="jsonl", query=""
             )
 
 
@@ -226,10 +228,10 @@ class TestJob:
         with monkeypatch.context() as patch:
             patch.setattr(export_job, "write_rows", write_and_die)
             with pytest.raises(KeyboardInterrupt):
-                export_job.run_export(export.id, part=2)
+                export_job.run_export(export.id, shapes=SHAPES, part=2)
         export.refresh_from_db()
         assert (export.state, export.n_done, export.n_parts) == ("running", 2, 1)
-        export_job.run_export(export.id)  # alive as far as anybody can know
+        export_job.run_export(export.id, shapes=SHAPES)  # alive as far as anybody can know
         export.refresh_from_db()
         assert export.n_done == 2
         with time_machine.travel(timezone.now() + timedelta(minutes=2), tick=False):
@@ -314,7 +316,7 @@ class TestJob:
             add_trajectory()
         export = start()
         n_bytes = run(export).stat().st_size
-        assert n_bytes / 2 < exporting.estimate_bytes(export) < n_bytes * 2
+        assert n_bytes / 2 < exporting.estimate_bytes(export, TOKENS) < n_bytes * 2
 
     def test_a_disk_without_room_for_the_whole_file_fails_it_before_the_parts_are_joined(
         self, start: Callable[..., Export], trajectory: Trajectory, monkeypatch: pytest.MonkeyPatch

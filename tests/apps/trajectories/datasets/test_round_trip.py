@@ -1,4 +1,4 @@
-"""import(export(x)) = x, in both shapes and both files, over conversations of any form."""
+"""import(export(x)) = x, in both of the pool's shapes and both files, over conversations of any form."""
 
 import json
 from itertools import takewhile
@@ -13,11 +13,13 @@ from hypothesis import strategies as st
 from apps.accounts.access import Caller
 from apps.accounts.models import Agent
 from apps.core.contracts.arrays import pack_ids, pack_logprobs
+from apps.feedback.exports import SHAPES
 from apps.feedback.importing import reward_imported
 from apps.trajectories.datasets.incoming import Rewarded
 from apps.trajectories.datasets.models import FileFormat, ImportedTrajectory, Shape
 from apps.trajectories.datasets.row_files import write_rows
-from apps.trajectories.datasets.rows import render_rows
+from apps.trajectories.datasets.rows import Source
+from apps.trajectories.datasets.shapes import POOL_SHAPES
 from apps.trajectories.models import Step, Trajectory
 from apps.trajectories.trie import split_tokens
 from tests.apps.trajectories.datasets.importer import import_file
@@ -97,12 +99,14 @@ def build(agent: Agent, told: dict[str, Any]) -> Trajectory:
 
 def tell(trajectory: Trajectory, shape: str) -> list[dict[str, Any]]:
     """Return the rows without what names the copy."""
-    rows = list(render_rows(Trajectory.objects.select_related("agent").get(pk=trajectory.pk), shape=shape))
+    rows = list(
+        SHAPES[shape].render(Source(trajectory=Trajectory.objects.select_related("agent").get(pk=trajectory.pk)))
+    )
     return [{name: value for name, value in row.items() if name != "trajectory"} for row in rows]
 
 
 @pytest.mark.parametrize("file_format", FileFormat.values)
-@pytest.mark.parametrize("shape", Shape.values)
+@pytest.mark.parametrize("shape", [shape.name for shape in POOL_SHAPES])
 @settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(conversations=st.lists(CONVERSATION, min_size=1, max_size=3))
 def test_what_comes_back_is_what_went_out(
@@ -116,7 +120,7 @@ def test_what_comes_back_is_what_went_out(
     with transaction.atomic():
         made = [build(agent, told) for told in conversations]
         path = tmp_path / f"rows.{file_format}"
-        rows = (row for trajectory in made for row in render_rows(trajectory, shape=shape))
+        rows = (row for trajectory in made for row in SHAPES[shape].render(Source(trajectory=trajectory)))
         write_rows(path, rows, shape=shape, file_format=file_format)
         content = path.read_bytes()
 
