@@ -21,6 +21,7 @@ from django.conf import settings
 from urllib3.connection import HTTPConnection, HTTPSConnection
 
 from apps.core.errors import Forbidden, InvalidInput, ServiceError, Unavailable
+from apps.core.retry_after import read_retry_after_s
 
 CONNECT_S = 5.0
 MAX_URL = 1000
@@ -41,10 +42,11 @@ class OutwardNonsense(ServiceError):
 
 @dataclass(frozen=True, kw_only=True)
 class Answer:
-    """What came back: at most `max_bytes` of it."""
+    """What came back: at most `max_bytes` of it. `retry_after_s`: what the other side asked to be left alone for."""
 
     status: int
     content: bytes
+    retry_after_s: int = 0
 
 
 def own_mark() -> str:
@@ -106,7 +108,8 @@ def post_outward(url: str, body: bytes, *, headers: Mapping[str, str], read_s: f
         raise OutwardNonsense(f"{parts.hostname} answered {answer.status} and points elsewhere: give the last address")
     if len(content) > max_bytes:
         raise OutwardNonsense(f"{parts.hostname} answered with more than {max_bytes} bytes")
-    return Answer(status=answer.status, content=content)
+    retry_after_s = read_retry_after_s(answer.headers.get("Retry-After", ""))
+    return Answer(status=answer.status, content=content, retry_after_s=retry_after_s)
 
 
 @contextmanager

@@ -16,6 +16,7 @@ from typing import Self
 import structlog
 from django.conf import settings
 
+from apps.core.retry_after import read_retry_after_s
 from apps.gateway.engine_gate import BUSY_RETRY_AFTER_S, EngineGate, EngineUnavailableError, Wanted
 from apps.gateway.engine_places import find_places, find_provider_places
 from apps.gateway.engine_wire import UnfitError, UnreachedError, Wire, WireError, Wires
@@ -35,7 +36,6 @@ log = structlog.get_logger(__name__)
 FIRST_PAUSE_S = 0.2
 LONGEST_PAUSE_S = 3.0
 N_SERVER_FAULTS = 3  # tries that may end in a 500 or in nothing: it may be this request's own fault
-LONGEST_RETRY_AFTER_S = 3600
 _NO_PATH = re.compile(rb'"(?:message|detail)" ?: ?"Not Found"')
 
 
@@ -223,14 +223,9 @@ def _raise_for_status(engine: EngineRoute, wire: Wire, body: bytes) -> None:
     is_lost = status == 404 and not engine.is_provider and _NO_PATH.search(body) is None
     is_passing = status in {408, 425, 429} or is_lost
     if is_passing or status >= 500:
-        retry_after_s = _read_retry_after(wire.retry_after)
+        retry_after_s = read_retry_after_s(wire.retry_after)
         raise _PassingFaultError(text, is_server_fault=status == 500, retry_after_s=retry_after_s)
     raise EngineRefusedError(status, body, engine=engine)
-
-
-def _read_retry_after(value: str) -> int:
-    """Return the seconds that the engine wants to be left alone; a date counts as nothing said."""
-    return min(int(value), LONGEST_RETRY_AFTER_S) if value.isascii() and value.isdigit() else 0
 
 
 def _say_unfit(error: UnfitError) -> EngineNonsenseError:

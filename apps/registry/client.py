@@ -17,6 +17,7 @@ import urllib3
 from urllib3.connection import HTTPConnection, HTTPSConnection
 
 from apps.core.errors import ServiceError, Unavailable
+from apps.core.retry_after import read_retry_after_s
 from apps.registry.addresses import check_peer
 
 CONNECT_S = 2.0
@@ -33,8 +34,8 @@ class EngineUnreachable(Unavailable):
 
     code = "engine_unreachable"
 
-    def __init__(self, message: str, *, is_timeout: bool = False) -> None:
-        super().__init__(message)
+    def __init__(self, message: str, *, is_timeout: bool = False, retry_after_s: int | None = None) -> None:
+        super().__init__(message, retry_after_s=retry_after_s)
         self.is_timeout = is_timeout
 
 
@@ -44,8 +45,8 @@ class EngineRefused(ServiceError):
     status = 502
     code = "engine_refused"
 
-    def __init__(self, message: str, *, engine_status: int) -> None:
-        super().__init__(message)
+    def __init__(self, message: str, *, engine_status: int, retry_after_s: int | None = None) -> None:
+        super().__init__(message, retry_after_s=retry_after_s)
         self.engine_status = engine_status
 
 
@@ -237,11 +238,13 @@ class EngineClient:
             raise EngineUnreachable(f"{self.said} ({path}) gave no answer in {read_s:g} s", is_timeout=True) from error
         except urllib3.exceptions.HTTPError as error:
             raise EngineUnreachable(f"{self.said} cannot be reached: {_tell_why(error)}") from error
+        wait_s = read_retry_after_s(answer.headers.get("Retry-After", "")) or None
         if answer.status >= 500:
-            raise EngineUnreachable(f"{self.said} ({path}) failed with {answer.status}: {_read_reason(answer.data)}")
+            message = f"{self.said} ({path}) failed with {answer.status}: {_read_reason(answer.data)}"
+            raise EngineUnreachable(message, retry_after_s=wait_s)
         if answer.status >= 400:
-            reason = _read_reason(answer.data)
-            raise EngineRefused(f"{self.said} ({path}) refused: {reason}", engine_status=answer.status)
+            message = f"{self.said} ({path}) refused: {_read_reason(answer.data)}"
+            raise EngineRefused(message, engine_status=answer.status, retry_after_s=wait_s)
         if answer.status >= 300:  # followed, it could lead a credential anywhere
             raise EngineNonsense(f"{self.said} ({path}) answered {answer.status} and points elsewhere")
         return answer.data

@@ -24,12 +24,13 @@ class NoGrade:
 
 @dataclass(frozen=True, kw_only=True)
 class Failure:
-    """It could not be graded. `is_final`: trying again would not help. `not_before`: nothing was tried, and
-    this is when it can be."""
+    """It could not be graded. `is_final`: trying again would not help. `retry_after_s`: whoever was asked wants to be
+    left alone for so long. `not_before`: nothing was tried, and this is when it can be."""
 
     why: str
     is_final: bool = False
     n_calls: int = 0
+    retry_after_s: int = 0
     not_before: datetime | None = None
 
 

@@ -80,7 +80,8 @@ class GradingRound:
         try:
             self.job.field.read(as_said(self.job.field, outcome.value))
         except InvalidInput as error:
-            why = f"it said {outcome.value:g}: {error.message}"
+            said = str(outcome.value).lower() if isinstance(outcome.value, bool) else f"{outcome.value:g}"
+            why = f"it said {said}: {error.message}"
             return Failure(why=why, is_final=True, n_calls=outcome.n_calls)
         return outcome
 

@@ -179,15 +179,15 @@ def _with_speaker(
 def _vote(speaker: Speaker, settings: AskingSettings, question: Messages, *, ends: Ends, job: Job) -> Outcome:
     """Ask as often as there are votes. More than half of them must make sense."""
     shape = shape_vote(**ends, max_tokens=settings.max_tokens)
-    votes, faults = list[Vote](), list[str]()
+    votes, faults = list[Vote](), list[Exception]()
     for _ in range(settings.n_votes):
         try:
             answer = _ask(speaker, settings, question, shape=shape)
             votes.append(read_vote(answer.text, **ends, is_held=settings.hold_to_shape))
         except (Nonsense, ServiceError) as error:
-            faults.append(_tell(error))
+            faults.append(error)
             if 2 * len(faults) >= settings.n_votes:
-                return Failure(why=faults[-1], n_calls=len(votes) + len(faults))
+                return _fail(error, n_calls=len(votes) + len(faults))
     vote = join_votes(votes, settings.combine)
     return Grade(value=job.fit(vote.score), text=vote.reason, hint=vote.hint, n_calls=settings.n_votes)
 
@@ -200,10 +200,11 @@ def _ask(speaker: Speaker, settings: AskingSettings, question: Messages, *, shap
     return speaker.ask(question, read_s=settings.timeout_s, **options)
 
 
-def _tell(error: Nonsense | ServiceError) -> str:
+def _fail(error: Nonsense | ServiceError, *, n_calls: int) -> Failure:
     if isinstance(error, Nonsense):
-        return f"the judge answered nonsense: {error}"
-    return f"the judge cannot be asked: {error.message}"
+        return Failure(why=f"the judge answered nonsense: {error}", n_calls=n_calls)
+    why = f"the judge cannot be asked: {error.message}"
+    return Failure(why=why, n_calls=n_calls, retry_after_s=error.retry_after_s or 0)
 
 
 def _judge_group(job: Job, subjects: Sequence[Subject]) -> list[Outcome]:
@@ -218,7 +219,7 @@ def _judge_group(job: Job, subjects: Sequence[Subject]) -> list[Outcome]:
             n_calls += 1
             votes.append(_read_tries(speaker, settings, subjects))
     except (Nonsense, ServiceError) as error:
-        return _share_calls([Failure(why=_tell(error)) for _ in subjects], n_calls)
+        return _share_calls([_fail(error, n_calls=0) for _ in subjects], n_calls)
     scores = [combine_scores(of_one, settings.combine) for of_one in zip(*(vote[0] for vote in votes), strict=True)]
     values = [job.fit(job.low + score * (job.high - job.low)) for score in scores]
     return _share_calls([Grade(value=value, text=votes[0][1]) for value in values], n_calls)

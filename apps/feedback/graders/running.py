@@ -257,7 +257,7 @@ def _finish(row: Grading, outcome: Grade | NoGrade | Failure, *, n_calls: int) -
     elif outcome.is_final or row.n_tries >= MAX_TRIES:
         columns |= {"state": GradingState.FAILED, "error": clean_text(outcome.why[:SHOWN])}
     else:
-        wait = FIRST_WAIT * 4 ** (row.n_tries - 1)
+        wait = max(FIRST_WAIT * 4 ** (row.n_tries - 1), timedelta(seconds=outcome.retry_after_s))
         columns |= {"state": GradingState.WAITING, "error": clean_text(outcome.why[:SHOWN]), "due_at": now + wait}
     Grading.objects.filter(pk=row.pk).update(**columns)
     if columns["state"] == GradingState.FAILED:

@@ -55,7 +55,8 @@ def grade_by_webhook(settings: WebhookSettings, subject: Subject, *, secret: str
         return Failure(why=error.message, n_calls=1)
     if answer.status // 100 != 2:
         is_final = answer.status < GONE_WRONG and answer.status != TOO_MANY
-        return Failure(why=f"the webhook answered {answer.status}", is_final=is_final, n_calls=1)
+        why = f"the webhook answered {answer.status}"
+        return Failure(why=why, is_final=is_final, n_calls=1, retry_after_s=answer.retry_after_s)
     return read_answer(answer.content)
 
 

@@ -51,11 +51,13 @@ def read_message(message: Any) -> dict[str, Any]:
         raise InvalidInput(f"{ONE_MESSAGE}{found}", field="message")
     if message.get("role", "assistant") != "assistant":
         raise InvalidInput("the corrected answer is the assistant's: its role is assistant", field="message")
-    content, calls = message.get("content"), message.get("tool_calls") or []
+    content, calls = message.get("content"), message.get("tool_calls")
+    calls = [] if calls is None else calls
     if content is not None and not isinstance(content, str):
         raise InvalidInput("content is one text", field="message")
     if not isinstance(calls, list) or not all(_is_call(call) for call in calls):
-        raise InvalidInput("tool_calls is a list of {id, type, function: {name, arguments}}", field="message")
+        shape = "{id, type, function: {name, arguments}}, all of them texts and the type function"
+        raise InvalidInput(f"tool_calls is a list of {shape}", field="message")
     if not (content or "").strip() and not calls:
         raise InvalidInput(ONE_MESSAGE, field="message")
     if fault := find_fault(message):
@@ -70,6 +72,8 @@ def _is_call(call: Any) -> bool:
     function = call.get("function") if isinstance(call, dict) else None
     return (
         isinstance(function, dict)
+        and isinstance(call.get("id", ""), str)
+        and call.get("type", "function") == "function"
         and isinstance(function.get("name"), str)
         and isinstance(function.get("arguments"), str)
     )

@@ -143,7 +143,7 @@ def submit_review(*, caller: Caller, review: Review, said: Submission) -> Review
 
     The same again returns it unchanged, so that a lost answer can be asked for again. After the reservation ran out it
     is taken all the same while the item still has room. Raises InvalidInput for answers that the fields do not take,
-    Conflict when it was given before with other answers, or its place is gone.
+    Conflict when it was given before and said otherwise, or its place is gone.
     """
     require_reviewer(caller, review.queue)
     schema = find_schema(review.queue.project_id)
@@ -151,8 +151,8 @@ def submit_review(*, caller: Caller, review: Review, said: Submission) -> Review
     with transaction.atomic(), news_at_once():
         item, row = _lock(review)
         if row.state == ReviewState.SUBMITTED:
-            if row.answers != answers:
-                raise Conflict("you have submitted this already, with other answers: undo that first (z)")
+            if (row.answers, row.wants_second) != (answers, said.wants_second):
+                raise Conflict("you have submitted this already, and said otherwise: undo that first (z)")
             return row
         if row.state != ReviewState.HELD:
             _take_again(item, row)

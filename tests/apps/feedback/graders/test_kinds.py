@@ -42,6 +42,20 @@ class TestJudge:
         assert Trajectory.objects.get() == trajectory
         assert Step.objects.count() == 1
 
+    def test_a_provider_that_wants_to_be_left_alone_is(
+        self, project: Project, webhook: FakeWebhook, make_version: MakeVersion, make_trajectory: MakeTrajectory
+    ) -> None:
+        webhook.status, webhook.headers = 429, {"Retry-After": "900"}
+        provider = ProviderFactory.create(project=project, base_url=webhook.url.removesuffix("/grade"))
+        TeacherFactory.create(engine=provider, name="big", model="gpt-large")
+        make_trajectory()
+        version = make_version("judge", settings={"model": "big"})
+        line_up(version, [Trajectory.objects.get().pk])
+        grade_due(version.pk)
+        row = Grading.objects.get()
+        assert row.state == GradingState.WAITING
+        assert (row.due_at - timezone.now()).total_seconds() == pytest.approx(900, abs=20)
+
     def test_a_teacher_judges_on_the_scale_of_a_field(
         self,
         caller: Caller,

@@ -17,6 +17,7 @@ from apps.feedback.services import add_label, take_back_label
 from apps.trajectories.models import Trajectory, TrajectoryState
 from tests.apps.feedback.graders.conftest import MakeTrajectory, MakeVersion, go_on, grade_all, state_of
 from tests.factories.feedback import LabelFactory
+from tests.fakes.webhook import FakeWebhook
 
 pytestmark = pytest.mark.django_db
 
@@ -89,6 +90,21 @@ class TestLive:
         assert not grade_due(version.pk)
         assert state_of(trajectory)[0] == GradingState.WAITING
         assert Grading.objects.get().n_tries == 0
+
+    def test_whom_a_webhook_asks_to_wait_waits(
+        self, webhook: FakeWebhook, make_version: MakeVersion, make_trajectory: MakeTrajectory
+    ) -> None:
+        trajectory = make_trajectory("x")
+        version = make_version("webhook", settings={"url": webhook.url})
+        waits_s = []
+        for webhook.headers in ({"Retry-After": "900"}, {"Retry-After": "1"}):
+            webhook.status = 429
+            line_up(version, [trajectory.pk])
+            Grading.objects.update(due_at=timezone.now())
+            grade_due(version.pk)
+            waits_s.append((Grading.objects.get().due_at - timezone.now()).total_seconds())
+        assert waits_s == [pytest.approx(900, abs=20), pytest.approx(120, abs=20)]
+        assert state_of(trajectory) == (GradingState.WAITING, "the webhook answered 429")
 
 
 class TestOnce:

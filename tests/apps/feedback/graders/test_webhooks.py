@@ -74,6 +74,13 @@ def test_an_error_is_told(webhook: FakeWebhook, status: int, is_final: bool) -> 
     assert outcome == Failure(why=f"the webhook answered {status}", is_final=is_final, n_calls=1)
 
 
+def test_how_long_it_wants_to_be_left_alone_is_heard(webhook: FakeWebhook) -> None:
+    webhook.status, webhook.headers = 429, {"Retry-After": "120"}
+    outcome = ask(webhook.url)
+    assert isinstance(outcome, Failure)
+    assert outcome.retry_after_s == 120
+
+
 def test_it_follows_no_redirect(webhook: FakeWebhook) -> None:
     webhook.status, webhook.headers = 302, {"Location": webhook.url}
     outcome = ask(webhook.url)
