@@ -59,7 +59,10 @@ class GraderForm:
     @classmethod
     def of_kind(cls, kind: Kind) -> "GraderForm":
         """Start from the kind's defaults."""
-        settings = {f"{SETTINGS}.{name}": _default(info) for name, info in kind.settings.model_fields.items()}
+        known: dict[str, Any] = {}  # a default may depend on those before it
+        for name, info in kind.settings.model_fields.items():
+            known[name] = info.get_default(call_default_factory=True, validated_data=known)
+        settings = {f"{SETTINGS}.{name}": _text(value) for name, value in known.items()}
         return cls(kind=kind, typed={"name": "", "field": REWARD_FIELD, "query": "", "sample": "1", **settings})
 
     @classmethod
@@ -78,33 +81,30 @@ class GraderForm:
         form.typed |= {name: str(data.get(name, "")).replace("\r\n", "\n").strip() for name in form.typed}
         return form
 
-    def read_draft(self) -> VersionDraft | None:
-        """Return what was typed as a version's draft, None when something is no number or no JSON."""
-        settings = {}
+    def read_draft(self) -> VersionDraft:
+        """Return what was typed as a version's draft. What is no number or JSON is told at its box, and stays text."""
+        settings: dict[str, Any] = {}
         for name, info in self.kind.settings.model_fields.items():
             full = f"{SETTINGS}.{name}"
             try:
                 value = _parse(self.typed[full], info)
             except ValueError as error:
-                self.errors[full] = str(error)
-                continue
+                self.errors[full], value = str(error), self.typed[full]
             if value is not PydanticUndefined:
                 settings[name] = value
         try:
             sample = float(self.typed["sample"] or "1")
         except ValueError:
-            self.errors["sample"] = "a number is needed"
-        if self.errors:
-            return None
+            self.errors["sample"], sample = "a number is needed", 1.0
         return VersionDraft(settings=settings, field=self.typed["field"], query=self.typed["query"], sample=sample)
 
     def place(self, error: ServiceError) -> None:
-        """Show a service's error at its field, or over the form."""
+        """Show a service's error at its field, or over the form; the first one at each."""
         name = {"q": "query", "model": f"{SETTINGS}.model", "plugin": f"{SETTINGS}.plugin"}.get(
             error.field, error.field
         )
         known = next((one for one in self.typed if name == one or name.startswith(f"{one}.")), "")
-        self.errors[known] = error.message.removeprefix(f"{error.field}: ")
+        self.errors.setdefault(known, error.message.removeprefix(f"{error.field}: "))
 
     @property
     def general_error(self) -> str:
@@ -184,13 +184,8 @@ def _kind(name: str, info: FieldInfo) -> str:
     return "area" if name in AREAS else "text"
 
 
-def _default(info: FieldInfo) -> str:
-    value = info.get_default(call_default_factory=True)
-    return "" if value is PydanticUndefined else _text(value)
-
-
 def _text(value: Any) -> str:
-    if value is None:
+    if value is None or value is PydanticUndefined:
         return ""
     if isinstance(value, bool):
         return "on" if value else ""

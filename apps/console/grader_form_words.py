@@ -66,7 +66,9 @@ HINTS = {
     "most": "Of one group. A group with more is asked about several times; a try alone in its group gets no score.",
     "n_votes": "Several need a temperature above 0.",
     "max_chars": "Of what the judge reads; the middle of more is left out.",
-    "hold_to_shape": "The server lets nothing but the JSON object be said. For models that do not think first.",
+    "hold_to_shape": (
+        "The server lets nothing but the JSON object be said. Small models need it; one that thinks first cannot."
+    ),
     "calls_per_day": "Each UTC day; empty: as many as it takes.",
     "reference_key": "Where the trajectory's metadata says what a right answer is.",
     "centre": "A score of this is the middle of the scale.",

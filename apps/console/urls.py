@@ -136,6 +136,7 @@ urlpatterns: list[URLPattern] = [
     path("p/<slug:slug>/graders/<str:grader_id>/secret", graders.renew_secret, name="renew_grader_secret"),
     path("p/<slug:slug>/graders/<str:grader_id>/versions", graders.new_version, name="new_grader_version"),
     path("p/<slug:slug>/graders/<str:grader_id>/<int:number>/dry-run", graders.dry_run, name="dry_run_grader"),
+    path("p/<slug:slug>/graders/<str:grader_id>/<int:number>/hold", graders.hold_to_shape, name="hold_grader"),
     path("p/<slug:slug>/graders/<str:grader_id>/<int:number>/on", graders.switch_on, name="switch_grader_on"),
     path("p/<slug:slug>/graders/<str:grader_id>/<int:number>/backfill", graders.backfill, name="backfill_grader"),
     path("p/<slug:slug>/backfills/<str:backfill_id>/cancel", graders.cancel_backfill, name="cancel_backfill"),

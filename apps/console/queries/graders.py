@@ -10,10 +10,11 @@ from apps.accounts.models import Project
 from apps.feedback.graders.agreement import Agreement
 from apps.feedback.graders.backfilling import Progress, read_progress
 from apps.feedback.graders.budget import read_spent
+from apps.feedback.graders.judging import NONSENSE
 from apps.feedback.graders.kinds import KINDS, Kind
 from apps.feedback.graders.models import Backfill, DryRun, Grader, GraderVersion, Grading, GradingState
 from apps.feedback.graders.people import read_agreement
-from apps.feedback.graders.services import list_graders, list_versions
+from apps.feedback.graders.services import is_loose, list_graders, list_versions
 from apps.feedback.graders.trying import hide_results
 from apps.feedback.models import ScoreSchema
 from apps.feedback.schemas import ProjectSchema, find_schema, list_schemas
@@ -89,6 +90,18 @@ class GraderPage:
     failures: list[Grading]
     skipped: list[tuple[str, int]]  # why this version said nothing of a trajectory, and how often
     field_words: str
+    n_senseless: int  # trajectories that this version's judge answered nonsense to, where that is its last word
+    is_loose: bool  # its model may answer in any shape
+
+    @property
+    def n_senseless_tried(self) -> int:
+        """How many answers in the dry run could not be read."""
+        results = self.dry_run.results if self.dry_run else []
+        return sum(result["problem"].startswith(NONSENSE) for result in results)
+
+    @property
+    def is_newest(self) -> bool:
+        return self.versions[0].pk == self.version.pk
 
     @property
     def is_tried(self) -> bool:
@@ -139,4 +152,6 @@ def read_grader_page(grader: Grader, version: GraderVersion, *, hidden: Hidden) 
         failures=list(failed[:SHOWN]),
         skipped=list(_count_skipped(gradings)),
         field_words=words.get(version.field, version.field),
+        n_senseless=gradings.filter(error__startswith=NONSENSE).count(),
+        is_loose=is_loose(version),
     )

@@ -1,5 +1,7 @@
 """Graders: making one and its versions, trying, switching on and off, filling back."""
 
+from collections.abc import Sequence
+
 from django.http import HttpResponse
 
 from apps.accounts.models import Role
@@ -28,12 +30,12 @@ def new_grader(page: Page) -> HttpResponse:
         return _render_form(page, GraderForm.of_kind(kind))
     page.require(Role.TRAINER)
     form = GraderForm.of_data(kind, page.request.POST)
-    draft = form.read_draft()
-    if draft is None:
-        return _render_form(page, form, status=400)
+    draft, name = form.read_draft(), form.typed["name"]
+    if status := _place_faults(form, services.find_faults(project=page.project, kind=kind, draft=draft, name=name)):
+        return _render_form(page, form, status=status)
     try:
         version, secret = services.create_grader(
-            caller=page.caller, project=page.project, name=form.typed["name"], kind=kind.name, draft=draft
+            caller=page.caller, project=page.project, name=name, kind=kind.name, draft=draft
         )
     except ServiceError as error:
         form.place(error)
@@ -63,8 +65,8 @@ def new_version(page: Page, grader_id: str) -> HttpResponse:
     page.require(Role.TRAINER)
     form = GraderForm.of_data(kind, page.request.POST)
     draft = form.read_draft()
-    if draft is None:
-        return _render_form(page, form, grader=found, status=400)
+    if status := _place_faults(form, services.find_faults(project=page.project, kind=kind, draft=draft)):
+        return _render_form(page, form, grader=found, status=status)
     try:
         version = services.add_version(caller=page.caller, grader=found, draft=draft)
     except ServiceError as error:
@@ -83,6 +85,14 @@ def dry_run(page: Page, grader_id: str, number: int) -> HttpResponse:
     services.start_dry_run(caller=page.caller, version=version, n_wanted=n_wanted)
     words = f"{version} is tried on up to {n_wanted} trajectories: below is what it would say. Nothing is labelled."
     return page.done(words, to=_address(page, version))
+
+
+@project_page("POST", role=Role.TRAINER)
+def hold_to_shape(page: Page, grader_id: str, number: int) -> HttpResponse:
+    """Make a version that holds the judge's model to the shape of its answer, and try it."""
+    held = services.hold_to_shape(caller=page.caller, version=services.find_version(_find(page, grader_id), number))
+    services.start_dry_run(caller=page.caller, version=held)
+    return page.done(f"{held} holds its model to the shape, and is tried now.", to=_address(page, held))
 
 
 @project_page("POST", role=Role.TRAINER)
@@ -127,6 +137,14 @@ def renew_secret(page: Page, grader_id: str) -> HttpResponse:
     found = _find(page, grader_id)
     secret = services.renew_secret(caller=page.caller, grader=found)
     return _render(page, services.find_version(found, _newest(found)), secret=secret)
+
+
+def _place_faults(form: GraderForm, faults: Sequence[ServiceError]) -> int:
+    """Show each fault at its box, beside what was no number there; returns the answer's status, 0 when all is well."""
+    is_readable = not form.errors
+    for fault in faults:
+        form.place(fault)
+    return faults[0].status if faults and is_readable else 400 if form.errors else 0
 
 
 def _find(page: Page, grader_id: str) -> Grader:

@@ -17,8 +17,10 @@ from pydantic_core import from_json
 from apps.feedback.graders.rules import strip_fence
 from apps.feedback.graders.settings import Settings, Targeted, check_storable
 from apps.feedback.graders.subjects import Subject
+from apps.registry.speaking import LIVE
 from apps.trajectories.messages import spoken_text
 
+NONSENSE = "the judge answered nonsense"  # what a failure begins with whose answer could not be read
 MAX_TEMPLATE = 20_000
 MAX_PATIENCE_S = 540  # shorter than a worker's claim lasts without a sign of life
 _PLACE = re.compile(r"\{\{\s*(\w+)\s*\}\}")
@@ -39,7 +41,7 @@ class AskingSettings(Settings):
     PLACES: ClassVar[tuple[str, ...]] = ()
     NEEDED: ClassVar[tuple[str, ...]] = ()
 
-    model: Annotated[str, Field(min_length=1, max_length=100)] = "live"
+    model: Annotated[str, Field(min_length=1, max_length=100)] = LIVE
     n_votes: Annotated[int, Field(ge=1, le=9)] = 1
     combine: Literal["median", "majority", "mean"] = "median"
     temperature: Annotated[float, Field(ge=0, le=2)] = 0.0
@@ -48,7 +50,10 @@ class AskingSettings(Settings):
     timeout_s: Annotated[float, Field(ge=1, le=180)] = 60
     calls_per_day: Annotated[int | None, Field(ge=1, le=10**7)] = None  # UTC days; None: as many as it takes
     question: Annotated[str, Field(max_length=4000)] = "How well did the assistant do what the user needed?"
-    hold_to_shape: bool = False  # the server lets nothing but the JSON object be said; a model that thinks first cannot
+    # The server lets nothing but the JSON object be said, which our own engines can.
+    hold_to_shape: bool = Field(
+        default_factory=lambda told: told["model"] == LIVE, description=f"default: where the model is `{LIVE}`"
+    )
     template: Annotated[str, Field(max_length=MAX_TEMPLATE)]
 
     @field_validator("template")

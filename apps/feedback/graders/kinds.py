@@ -9,11 +9,13 @@ from dataclasses import dataclass, replace
 from typing import Any, TypedDict
 
 from pydantic import ValidationError
+from pydantic_core import ErrorDetails
 
 from apps.core.errors import InvalidInput, ServiceError
 from apps.feedback.graders import rules
 from apps.feedback.graders.grades import Failure, Grade, NoGrade, Outcome
 from apps.feedback.graders.judging import (
+    NONSENSE,
     AskingSettings,
     JudgeSettings,
     Messages,
@@ -202,7 +204,7 @@ def _ask(speaker: Speaker, settings: AskingSettings, question: Messages, *, shap
 
 def _fail(error: Nonsense | ServiceError, *, n_calls: int) -> Failure:
     if isinstance(error, Nonsense):
-        return Failure(why=f"the judge answered nonsense: {error}", n_calls=n_calls)
+        return Failure(why=f"{NONSENSE}: {error}", n_calls=n_calls)
     why = f"the judge cannot be asked: {error.message}"
     return Failure(why=why, n_calls=n_calls, retry_after_s=error.retry_after_s or 0)
 
@@ -358,6 +360,21 @@ def read_settings(kind: Kind, data: Mapping[str, Any]) -> Any:
     try:
         return kind.settings.model_validate(data)
     except ValidationError as error:
-        first = error.errors()[0]
-        place = ".".join(["settings", *map(str, first["loc"])])
-        raise InvalidInput(f"{place}: {first['msg'].removeprefix('Value error, ')}", field=place) from error
+        raise _tell_fault(error.errors()[0]) from error
+
+
+def find_setting_faults(kind: Kind, data: Mapping[str, Any]) -> list[ServiceError]:
+    """Return all that is wrong with the settings, each as `read_settings` raises the first."""
+    try:
+        kind.settings.model_validate(data)
+    except ValidationError as error:
+        return [_tell_fault(one) for one in error.errors() if one["type"] != _FOLLOWS]
+    return []
+
+
+_FOLLOWS = "default_factory_not_called"  # a default that depends on another setting, which is wrong
+
+
+def _tell_fault(fault: ErrorDetails) -> InvalidInput:
+    place = ".".join(["settings", *map(str, fault["loc"])])
+    return InvalidInput(f"{place}: {fault['msg'].removeprefix('Value error, ')}", field=place)

@@ -2,8 +2,9 @@
 
 import re
 import secrets
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from django.db import transaction
@@ -14,13 +15,13 @@ from apps.accounts.access import Caller, require_enough, require_role
 from apps.accounts.models import Project, Role
 from apps.accounts.services import record_event
 from apps.core.contracts.tasks import FILL_BACKFILL, RUN_DRY_RUN
-from apps.core.errors import Conflict, InvalidInput, NotFound
+from apps.core.errors import Conflict, InvalidInput, NotFound, ServiceError
 from apps.core.ids import is_id
 from apps.core.jobs import queue_task
 from apps.core.live import publish_news
 from apps.core.outward import check_url
 from apps.feedback.graders.judging import AskingSettings
-from apps.feedback.graders.kinds import Kind, find_kind, read_settings
+from apps.feedback.graders.kinds import Kind, find_kind, find_setting_faults, read_settings
 from apps.feedback.graders.models import (
     MAX_NAME,
     Backfill,
@@ -35,7 +36,7 @@ from apps.feedback.graders.plugins import PluginSettings, find_plugin
 from apps.feedback.graders.settings import PassOrFail
 from apps.feedback.graders.webhooks import WebhookSettings
 from apps.feedback.schemas import find_schema
-from apps.feedback.score_schema import REWARD_FIELD, FieldKind, FieldSpec
+from apps.feedback.score_schema import REWARD_FIELD, FieldKind
 from apps.registry.credentials import seal_credential
 from apps.registry.speaking import check_name
 from apps.trajectories.models import Trajectory
@@ -67,11 +68,8 @@ def create_grader(
     """
     require_role(caller, project, Role.TRAINER)
     found = find_kind(kind)
-    if not _NAME.fullmatch(name):
-        raise InvalidInput("a name has lower case letters, digits, - and _, 60 at most", field="name")
     Project.objects.select_for_update().get(pk=project.pk)
-    if Grader.objects.filter(project=project, name=name).exists():
-        raise Conflict(f"this project has a grader {name} already: give it a new version", field="name")
+    _check_name(project, name)
     if Grader.objects.filter(project=project).count() >= MAX_GRADERS:
         raise Conflict(f"a project has at most {MAX_GRADERS} graders")
     secret = _make_secret() if found.settings is WebhookSettings else ""
@@ -95,22 +93,76 @@ def add_version(*, caller: Caller, grader: Grader, draft: VersionDraft) -> Grade
     return version
 
 
-def _add_version(grader: Grader, *, caller: Caller, draft: VersionDraft) -> GraderVersion:
-    kind = find_kind(grader.kind)
-    settings = read_settings(kind, draft.settings)
-    spec = find_schema(grader.project_id).fields.find_field(draft.field)
-    _check_field(spec, kind=kind, settings=settings)
-    _check_settings(grader.project, settings)
+@transaction.atomic
+def hold_to_shape(*, caller: Caller, version: GraderVersion) -> GraderVersion:
+    """Return a new version of a judge that differs only in that its model is held to the shape of its answer.
+
+    Raises Conflict when this one is already, or is no judge.
+    """
+    if not is_loose(version):
+        raise Conflict(f"{version} asks no model that could be held to the shape of its answer, or holds it already")
+    settings = {**version.settings, "hold_to_shape": True}
+    draft = VersionDraft(settings=settings, field=version.field, query=version.query, sample=version.sample)
+    return add_version(caller=caller, grader=version.grader, draft=draft)
+
+
+def is_loose(version: GraderVersion) -> bool:
+    """Say whether the version asks a model that may answer in any shape."""
+    kind = find_kind(version.grader.kind)
+    return issubclass(kind.settings, AskingSettings) and not read_settings(kind, version.settings).hold_to_shape
+
+
+def find_faults(*, project: Project, kind: Kind, draft: VersionDraft, name: str | None = None) -> list[ServiceError]:
+    """Return all that is wrong with a draft, and with a new grader's name, each as the making raises the first."""
+    faults, checks = find_setting_faults(kind, draft.settings), list[Callable[[], object]]()
+    if name is not None:
+        checks.append(partial(_check_name, project, name))
+    if faults:
+        checks.append(partial(find_schema(project.pk).fields.find_field, draft.field))
+    else:
+        settings = read_settings(kind, draft.settings)
+        checks.append(partial(_check_field, project, draft.field, kind=kind, settings=settings))
+        checks.append(partial(_check_settings, project, settings))
+    checks += [partial(_check_sample, draft), partial(_check_query, draft)]
+    return faults + [fault for check in checks for fault in _catch(check)]
+
+
+def _catch(check: Callable[[], object]) -> list[ServiceError]:
+    try:
+        check()
+    except ServiceError as error:
+        return [error]
+    return []
+
+
+def _check_name(project: Project, name: str) -> None:
+    if not _NAME.fullmatch(name):
+        raise InvalidInput("a name has lower case letters, digits, - and _, 60 at most", field="name")
+    if Grader.objects.filter(project=project, name=name).exists():
+        raise Conflict(f"this project has a grader {name} already: give it a new version", field="name")
+
+
+def _check_sample(draft: VersionDraft) -> None:
     if not 0 < draft.sample <= 1:
         raise InvalidInput("sample is the part that is graded: above 0, at most 1", field="sample")
+
+
+def _check_query(draft: VersionDraft) -> None:
     if len(draft.query) > MAX_QUERY:
         raise InvalidInput(f"a query has at most {MAX_QUERY} characters", field="query")
+    parse_query(draft.query)
+
+
+def _add_version(grader: Grader, *, caller: Caller, draft: VersionDraft) -> GraderVersion:
+    kind = find_kind(grader.kind)
+    if faults := find_faults(project=grader.project, kind=kind, draft=draft):
+        raise faults[0]
     newest = GraderVersion.objects.filter(grader=grader).order_by("-number").first()
     return GraderVersion.objects.create(
         grader=grader,
         number=newest.number + 1 if newest else 1,
-        settings=settings.model_dump(mode="json"),
-        field=spec.name,
+        settings=read_settings(kind, draft.settings).model_dump(mode="json"),
+        field=draft.field,
         query=str(parse_query(draft.query)),
         sample=draft.sample,
         author=caller.user,
@@ -118,8 +170,9 @@ def _add_version(grader: Grader, *, caller: Caller, draft: VersionDraft) -> Grad
     )
 
 
-def _check_field(spec: FieldSpec, *, kind: Kind, settings: Any) -> None:
+def _check_field(project: Project, field_name: str, *, kind: Kind, settings: Any) -> None:
     """Refuse a field whose answers the kind cannot give."""
+    spec = find_schema(project.pk).fields.find_field(field_name)
     if spec.kind not in GRADED_FIELDS:
         kinds = ", ".join(GRADED_FIELDS)
         raise InvalidInput(f"{spec.name} is a {spec.kind}: graders answer fields of the kinds {kinds}", field="field")

@@ -1,7 +1,7 @@
 """The pages of rewards: score schema, graders, tokens of web pages."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import UTC
 from html import unescape
 from pathlib import Path
@@ -20,7 +20,7 @@ from apps.core.ids import new_id
 from apps.feedback.graders.backfilling import fill_backfill
 from apps.feedback.graders.kinds import KINDS
 from apps.feedback.graders.models import Backfill, DailyCalls, DryRun, Grader, GraderVersion, Grading
-from apps.feedback.graders.running import grade_due
+from apps.feedback.graders.running import grade_due, line_up
 from apps.feedback.graders.services import VersionDraft, create_grader
 from apps.feedback.graders.trying import run_dry_run
 from apps.feedback.models import Label, ScoreSchema
@@ -29,7 +29,8 @@ from apps.feedback.score_schema import DEFAULT, FieldKind, read_schema
 from apps.feedback.services import add_label
 from apps.feedback.thumbs.models import ThumbToken
 from apps.trajectories.models import Trajectory
-from tests.factories.registry import TeacherFactory
+from tests.factories.registry import AliasFactory, EngineFactory, TeacherFactory
+from tests.fakes.engine import FakeEngine
 from tests.fakes.webhook import serve_webhook
 
 pytestmark = pytest.mark.django_db
@@ -251,6 +252,25 @@ class TestForm:
         assert (answer.status_code, reason in html) == (400, True)
         assert not Grader.objects.exists()
 
+    def test_all_errors_stand_at_their_boxes_at_once(self, trainer_browser: Client, project: Project) -> None:
+        typed = {"kind": "regex", "name": "A B", "settings.pattern": "(", "settings.passed": "much"}
+        typed |= {"settings.failed": "-1", "settings.target": "step", "field": "reward", "query": "reward:good"}
+        answer = trainer_browser.post("/p/shop/graders/new", {**typed, "sample": "all"})
+        html = unescape(answer.content.decode())
+        reasons = {
+            "name": "a name has lower case letters",
+            "settings.pattern": "RE2 does not take",
+            "settings.passed": "a number is needed",
+            "query": "reward wants a number",
+            "sample": "a number is needed",
+        }
+        for box, reason in reasons.items():
+            at_box = html[html.index(f' name="{box}"') :]
+            assert reason in at_box[: at_box.index("</div>\n")], box
+        assert (answer.status_code, html.count('role="alert"')) == (400, 5)
+        again = trainer_browser.post("/p/shop/graders/new", {**typed, "name": "polite", "settings.passed": "1"})
+        assert again.content.decode().count('role="alert"') == 2
+
     def test_lines_end_as_answers_do(self, trainer_browser: Client, project: Project) -> None:
         form = {"kind": "exact", "name": "haiku", "settings.expected": "one\r\ntwo", "settings.passed": "0.1234567"}
         form |= {"settings.failed": "-1", "field": "reward", "sample": "1"}
@@ -382,6 +402,77 @@ class TestGrader:
         for n in ("0", "51", "x", "9" * 9):
             assert trainer_browser.post(f"{page_of(version)}/1/dry-run", {"n": n}).status_code == 400
         assert not DryRun.objects.exists()
+
+
+class TestNonsense:
+    """A judge that answers in any shape, on a small model."""
+
+    @pytest.fixture
+    def judge(self, project: Project, trainer: User) -> GraderVersion:
+        draft = VersionDraft(settings={"hold_to_shape": False, "question": "Is it polite?"})
+        made, _ = create_grader(caller=Caller(user=trainer), project=project, name="kind", kind="judge", draft=draft)
+        return made
+
+    @pytest.fixture
+    def engine(self, project: Project) -> Iterator[FakeEngine]:
+        with FakeEngine() as fake:
+            AliasFactory.create(version__policy__project=project)
+            EngineFactory.create(base_url=fake.url)
+            yield fake
+
+    def test_the_page_says_how_often_and_holds_it_to_the_shape_at_a_click(
+        self, trainer_browser: Client, viewer_browser: Client, judge: GraderVersion, engine: FakeEngine, trajectory: Any
+    ) -> None:
+        address = page_of(judge)
+        assert "made no sense" not in trainer_browser.get(address).content.decode()
+        engine.script.pieces = ["I would say ", "it is fine"]
+        trainer_browser.post(f"{address}/1/dry-run", {"n": "5"})
+        run_dry_run(DryRun.objects.get().pk)
+        html = trainer_browser.get(address).content.decode()
+        assert "1 of 1 answers of the dry run made no sense:" in html
+        assert "Hold it to the shape: make and try version 2" in html
+        seen = viewer_browser.get(address).content.decode()
+        assert ("made no sense" in seen, "make and try" in seen) == (True, False)
+        answer = trainer_browser.post(f"{address}/1/hold")
+        assert answer["Location"] == f"{address}?version=2"
+        held = GraderVersion.objects.get(number=2)
+        assert held.settings == {**judge.settings, "hold_to_shape": True}
+        engine.script.pieces = ['{"score": 1, "reason": "polite", "hint": ""}']
+        run_dry_run(DryRun.objects.get(version=held).pk)
+        html = trainer_browser.get(answer["Location"]).content.decode()
+        assert ("made no sense" in html, "+1.00" in html) == (False, True)
+        assert "response_format" in engine.calls[-1].body
+        assert (
+            'href="?version=2">Version 2</a> is newer' in trainer_browser.get(f"{address}?version=1").content.decode()
+        )
+        assert trainer_browser.post(f"{address}/2/hold").status_code == 409
+
+    def test_it_counts_what_was_graded_too(
+        self, trainer_browser: Client, judge: GraderVersion, engine: FakeEngine, trajectory: Trajectory
+    ) -> None:
+        engine.script.pieces = ["fine"]
+        line_up(judge, [trajectory.pk])
+        grade_due(judge.pk)
+        assert "1 of what it graded made no sense:" in trainer_browser.get(page_of(judge)).content.decode()
+
+    def test_a_model_that_is_held_already_is_not_held_again(
+        self, trainer_browser: Client, project: Project, trainer: User, engine: FakeEngine, trajectory: Trajectory
+    ) -> None:
+        caller = Caller(user=trainer)
+        held, _ = create_grader(caller=caller, project=project, name="held", kind="judge", draft=VersionDraft())
+        engine.script.pieces = ["fine"]
+        line_up(held, [trajectory.pk])
+        grade_due(held.pk)
+        html = trainer_browser.get(page_of(held)).content.decode()
+        assert ("does not know <code>response_format" in html, "make and try" in html) == (True, False)
+
+    def test_who_may(
+        self, reviewer_browser: Client, browser_of: Callable[[User], Client], stranger: User, judge: GraderVersion
+    ) -> None:
+        address = f"{page_of(judge)}/1/hold"
+        assert reviewer_browser.post(address).status_code == 403
+        assert reviewer_browser.get(address).status_code == 405
+        assert browser_of(stranger).post(address).status_code == 404
 
 
 class TestTokens:

@@ -38,6 +38,7 @@ class TestJudge:
         assert (label.value, label.text, label.source, label.step) == (0.5, "polite", Source.JUDGE, None)
         [call] = engine.calls
         assert call.body["model"] == "tiny"
+        assert call.body["response_format"]["type"] == "json_schema"  # our own engines hold their model to the shape
         assert "hello" in call.body["messages"][0]["content"]
         assert Trajectory.objects.get() == trajectory
         assert Step.objects.count() == 1

@@ -9,14 +9,18 @@ from apps.accounts.access import Caller
 from apps.accounts.models import ApiKey, Project, User
 from apps.core.errors import Conflict, Forbidden, InvalidInput, NotFound, ServiceError
 from apps.core.ids import new_id
+from apps.feedback.graders.kinds import find_kind
 from apps.feedback.graders.models import GraderVersion
 from apps.feedback.graders.services import (
     VersionDraft,
     add_version,
     cancel_backfill,
     create_grader,
+    find_faults,
     find_grader,
     find_version,
+    hold_to_shape,
+    is_loose,
     renew_secret,
     start_backfill,
     start_dry_run,
@@ -26,6 +30,7 @@ from apps.feedback.graders.services import (
 from apps.feedback.rescoring import change_schema
 from apps.registry.credentials import unseal_credential
 from tests.apps.feedback.graders.conftest import MakeVersion
+from tests.factories.registry import TeacherFactory
 from tests.fakes.webhook import FakeWebhook
 
 pytestmark = pytest.mark.django_db
@@ -143,3 +148,42 @@ def test_a_backfill_is_cancelled_once_and_one_at_a_time(caller: Caller, make_ver
     assert cancel_backfill(caller=caller, backfill=backfill).state == "cancelled"
     with pytest.raises(Conflict, match="cancelled"):
         cancel_backfill(caller=caller, backfill=backfill)
+
+
+@pytest.mark.parametrize(
+    ("told", "is_held"),
+    [
+        ({}, True),
+        ({"model": "big"}, False),
+        ({"model": "big", "hold_to_shape": True}, True),
+        ({"hold_to_shape": False}, False),
+    ],
+)
+def test_our_own_model_is_held_to_the_shape_unless_it_is_told_otherwise(
+    project: Project, make_version: MakeVersion, told: dict[str, Any], is_held: bool
+) -> None:
+    TeacherFactory.create(project=project, name="big")
+    version = make_version("judge", settings=told)
+    assert (version.settings["hold_to_shape"], is_loose(version)) == (is_held, not is_held)
+
+
+def test_a_judge_is_held_by_another_version(caller: Caller, make_version: MakeVersion) -> None:
+    loose = make_version("judge", settings={"hold_to_shape": False, "question": "Is it polite?"}, sample=0.5)
+    held = hold_to_shape(caller=caller, version=loose)
+    assert (held.number, held.settings, held.sample) == (2, {**loose.settings, "hold_to_shape": True}, 0.5)
+    for version in (held, make_version("regex", name="rule", settings={"pattern": "x"})):
+        with pytest.raises(Conflict, match="no model that could be held"):
+            hold_to_shape(caller=caller, version=version)
+
+
+def test_all_that_is_wrong_with_a_draft_is_found(project: Project) -> None:
+    draft = VersionDraft(
+        settings={"model": "", "n_votes": 0, "strange": 1}, field="nothing", query="reward:good", sample=7
+    )
+    faults = find_faults(project=project, kind=find_kind("judge"), draft=draft, name="A B")
+    found = {fault.field: fault.message for fault in faults}
+    assert set(found) == {
+        "settings.model", "settings.n_votes", "settings.strange", "name", "field", "sample", "q"
+    }  # fmt: skip
+    assert len(faults) == len(found)
+    assert find_faults(project=project, kind=find_kind("judge"), draft=VersionDraft(), name="polite") == []
