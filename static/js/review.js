@@ -180,7 +180,7 @@ async function post(review) {
     });
     const said = await answer.json();
     if (answer.ok) {
-      accept(review, waiting);
+      accept(review, waiting, said);
       if (shown?.isConnected && !isWaitedFor) advance(); // it was sent again, and nothing had come ahead
       return;
     }
@@ -197,7 +197,7 @@ function token() {
   return JSON.parse(document.body.getAttribute("hx-headers"))["X-CSRFToken"];
 }
 
-function accept(review, waiting) {
+function accept(review, waiting, said) {
   dropFromOutbox(review);
   dropDraft(review);
   if (waiting.action !== "requeue") {
@@ -207,6 +207,7 @@ function accept(review, waiting) {
   const now = new Date();
   say(`Saved ${writeMinute(now)}`);
   document.getElementById("saved").title = writeMoment(now);
+  if (waiting.action === "submit" && new URLSearchParams(waiting.body).has("wants_second")) showToast({ text: said.message });
   count(COUNTED[waiting.action]);
   hear();
   showUnsaved();

@@ -14,7 +14,7 @@ from apps.feedback.models import Label
 from apps.feedback.queues.filling import add_trajectories
 from apps.feedback.queues.models import QueueItem, Review, ReviewQueue
 from apps.feedback.queues.services import create_queue
-from apps.feedback.queues.working import Submission, submit_review, take_review
+from apps.feedback.queues.working import Submission, skip_review, submit_review, take_review
 from apps.feedback.schemas import add_schema
 from apps.feedback.services import add_label
 from apps.trajectories.models import Trajectory
@@ -340,3 +340,41 @@ async def test_the_pages_of_review_look_right(
     await window.shoot(f"review-keys-{width}")
     await context.close()
     assert window.complaints == []
+
+
+async def test_who_asks_for_a_second_opinion_is_told_and_what_is_stuck_goes_on(
+    window: Window, mate: User, owner: User, trainer: User, make_queue: Callable[..., ReviewQueue]
+) -> None:
+    people = [mate.email, owner.email]
+    queue = await sync_to_async(make_queue)(2, field_names=["polite"], reviewers=people)
+    page = window.page
+    await window.log_in(mate.email, PASSWORD)
+    await window.open(f"/p/shop/review/{queue.pk}/work")
+    await page.get_by_text("Yes").click()
+    await page.get_by_label("Ask for a second opinion").check()
+    await page.locator("#submit").click()
+    await expect(page.locator("#toasts")).to_contain_text(
+        f"{owner.email} will be asked; the item stays open until then"
+    )
+    await expect(page.locator("#tally-done")).to_have_text("1")
+    await page.keyboard.press("s")
+    await page.get_by_role("button", name="Review it after all").click()
+    await expect(page.get_by_text("Yes")).to_be_visible()
+    await page.keyboard.press("s")
+    await expect(page.get_by_text("Nothing is left for you here")).to_be_visible()
+
+    def skip_all() -> None:
+        while review := take_review(caller=Caller(user=owner), queue=queue):
+            skip_review(caller=Caller(user=owner), review=review)
+
+    await page.context.clear_cookies()
+    await window.log_in(trainer.email, PASSWORD)
+    await window.open(f"/p/shop/review/{queue.pk}/results")
+    await sync_to_async(skip_all)()
+    waiting = page.locator("#queue-waiting")
+    await expect(waiting).to_contain_text("2 wait for nobody")
+    await waiting.get_by_role("button", name="Close 1 with the reviews there are").click()
+    await expect(waiting).to_contain_text("1 waits for nobody")
+    await waiting.get_by_role("button", name="Ask who skipped 1 of them again").click()
+    await expect(waiting).to_contain_text("1 waits to be taken")
+    assert sorted([item.state async for item in QueueItem.objects.all()]) == ["done", "open"]

@@ -46,6 +46,11 @@ class Desk:
     boxes: list[Box]
     review: Review | None = None  # None: a preview
 
+    @property
+    def others_follow(self) -> bool:
+        """Somebody else is asked for a review of it, whatever this one says."""
+        return self.item.n_wanted > self.item.n_done + 1
+
 
 @dataclass(frozen=True, kw_only=True)
 class Tally:

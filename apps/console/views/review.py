@@ -3,15 +3,17 @@
 from typing import Any
 
 from django.http import HttpResponse, QueryDict
+from django.template.defaultfilters import pluralize
 
 from apps.accounts.models import Role
 from apps.console.page import Page, project_page
 from apps.console.queries import review as queries
 from apps.console.review_form import read_answers, read_boxes, read_sides
+from apps.console.review_words import tell_who_is_asked
 from apps.console.snippets import curl
 from apps.core.errors import InvalidInput, ServiceError
 from apps.core.paging import page_newest_first
-from apps.feedback.queues import deciding, filling, results, services
+from apps.feedback.queues import deciding, filling, results, services, waiting
 from apps.feedback.queues.collecting import add_reviewed_to_dataset
 from apps.feedback.queues.models import ItemState, Mode, QueueState, ReviewQueue
 from apps.feedback.schemas import find_schema
@@ -21,6 +23,7 @@ from apps.trajectories.search.language import parse_query
 from apps.trajectories.search.services import find_strangers
 
 PER_PAGE = 50
+SHOWN_STATES = (*ItemState.choices, (waiting.STUCK, "waiting for nobody"))
 _NUMBERS = {"n_reviews": int, "hold_minutes": int, "sample_percent": float, "tolerance_percent": float}
 
 
@@ -151,8 +154,8 @@ def queue_results(page: Page, queue_id: str) -> HttpResponse:
     """How far a queue is, who did how much, how far people agree, and what they disagree on."""
     queue = queries.find_queue(page.project, page.caller, queue_id)
     state = page.request.GET.get("state", "")
-    if state and state not in ItemState.values:
-        raise InvalidInput(f"state is one of {', '.join(ItemState.values)}", field="state")
+    if state and state not in dict(SHOWN_STATES):
+        raise InvalidInput(f"state is one of {', '.join(dict(SHOWN_STATES))}", field="state")
     items = page_newest_first(
         results.list_items(queue, state=state), before=page.request.GET.get("before") or None, limit=PER_PAGE
     )
@@ -161,13 +164,14 @@ def queue_results(page: Page, queue_id: str) -> HttpResponse:
         "console/review_results.html",
         queue=queue,
         counts=results.count_items(queue),
+        waiting=waiting.read_waiting(queue) if queue.state != QueueState.ARCHIVED else None,
         progress=results.read_progress(queue),
         agreement=results.read_agreement(queue, hidden=page.hidden),
         left=results.count_left_for(queue, page.user) if queue.state == QueueState.OPEN else 0,
         items=[(item, item.pk in seen) for item in items.items],
         found=items,
         state=state,
-        states=ItemState.choices,
+        states=SHOWN_STATES,
         datasets=list(page.project.datasets.order_by("name")[:100]),
         curl=curl("GET", f"/api/v1/review-queues/{queue.pk}/results"),
     )
@@ -193,6 +197,7 @@ def _render_item(page: Page, queue_id: str, item_id: str, *, error: ServiceError
         view="chat",
         step_views=(),
         reviews=reviews,
+        askable=waiting.list_askable(item) if item.state == ItemState.OPEN else [],
         boxes=boxes if item.state == ItemState.DISPUTED and reviews is not None else [],
         form_error=error,
         status=error.status if error else 200,
@@ -230,8 +235,25 @@ def take_back_decision(page: Page, queue_id: str, item_id: str) -> HttpResponse:
 def ask_again(page: Page, queue_id: str, item_id: str) -> HttpResponse:
     """Ask for one more review of an item."""
     queue = queries.find_queue(page.project, page.caller, queue_id)
-    deciding.ask_again(caller=page.caller, item=queries.find_item(queue, page.caller, item_id))
-    return page.done("One more person will be asked", to=page.url("review_item", queue.pk, item_id))
+    item = deciding.ask_again(caller=page.caller, item=queries.find_item(queue, page.caller, item_id))
+    return page.done(tell_who_is_asked(item), to=page.url("review_item", queue.pk, item_id))
+
+
+@project_page("POST", role=Role.TRAINER)
+def ask_skipped(page: Page, queue_id: str) -> HttpResponse:
+    """Have stuck items be given again to those who skipped them."""
+    queue = queries.find_queue(page.project, page.caller, queue_id)
+    n = waiting.ask_all_again(caller=page.caller, queue=queue)
+    words = f"{n} item{pluralize(n)} may be given again to those who skipped {pluralize(n, 'it,them')}"
+    return page.done(words, to=page.url("review_results", queue.pk))
+
+
+@project_page("POST", role=Role.TRAINER)
+def close_stuck(page: Page, queue_id: str) -> HttpResponse:
+    """Be content with the reviews that stuck items have."""
+    queue = queries.find_queue(page.project, page.caller, queue_id)
+    n = waiting.close_stuck(caller=page.caller, queue=queue)
+    return page.done(f"{n} item{pluralize(n)} closed", to=page.url("review_results", queue.pk))
 
 
 @project_page("POST", role=Role.REVIEWER)

@@ -6,15 +6,17 @@ from collections.abc import Callable
 from typing import Any
 
 from django.http import HttpResponse, JsonResponse
+from django.template.defaultfilters import pluralize
 from django.utils import timezone
 
 from apps.accounts.models import Role
 from apps.console.page import Page, project_page
 from apps.console.queries import review as queries
 from apps.console.review_form import read_answers
+from apps.console.review_words import tell_who_is_asked
 from apps.console.snippets import curl
 from apps.core.errors import InvalidInput, NotFound, ServiceError
-from apps.feedback.queues import filling, services, working
+from apps.feedback.queues import filling, services, waiting, working
 from apps.feedback.queues.models import Mode, Review, ReviewQueue
 
 WANTS_JSON = "application/json"
@@ -42,7 +44,8 @@ def work(page: Page, queue_id: str) -> HttpResponse:
 
 def _desk(page: Page, queue: ReviewQueue, review: Review | None) -> dict[str, Any]:
     desk = queries.lay_out(review, user=page.user) if review else None
-    return {"queue": queue, "desk": desk, "view": "chat", "step_views": ()}
+    n_skipped = 0 if desk else waiting.list_skipped(queue, page.user).count()
+    return {"queue": queue, "desk": desk, "n_skipped": n_skipped, "view": "chat", "step_views": ()}
 
 
 def _render_desk(page: Page, queue: ReviewQueue, review: Review | None) -> HttpResponse:
@@ -55,6 +58,16 @@ def tally(page: Page, queue_id: str) -> HttpResponse:
     queue = queries.find_queue(page.project, page.caller, queue_id)
     found = queries.read_tally(queue, user=page.user)
     return JsonResponse({"left": found.left, "done": found.done, "today": found.today, "state": queue.state})
+
+
+@project_page("POST", role=Role.REVIEWER)
+def ask_me(page: Page, queue_id: str) -> HttpResponse:
+    """Have this person be given again what they skipped."""
+    queue = queries.find_queue(page.project, page.caller, queue_id)
+    n = waiting.ask_me_again(caller=page.caller, queue=queue)
+    return page.done(
+        f"You may be given {n} item{pluralize(n)} again that you had skipped", to=page.url("review_work", queue.pk)
+    )
 
 
 @project_page("POST", role=Role.REVIEWER)
@@ -87,8 +100,8 @@ def _submit(page: Page, review: Review) -> str:
         seconds=int(seconds) if seconds.isdecimal() and len(seconds) < 9 else None,
         wants_second=form.get("wants_second") == "1",
     )
-    working.submit_review(caller=page.caller, review=review, said=said)
-    return "Review saved"
+    given = working.submit_review(caller=page.caller, review=review, said=said)
+    return f"Review saved. {tell_who_is_asked(given.item)}" if said.wants_second else "Review saved"
 
 
 def _skip(page: Page, review: Review) -> str:

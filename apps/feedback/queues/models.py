@@ -100,6 +100,12 @@ class ReviewQueue(models.Model):
         return bool(self.query) or self.auto_add
 
 
+def is_named(user: User | OuterRef) -> Q:
+    """Return the condition on what belongs to a queue: the queue is for this person, or for everybody."""
+    named = ReviewQueue.reviewers.through.objects.filter(reviewqueue=OuterRef("queue"))
+    return Q(~Exists(named)) | Q(Exists(named.filter(user=user)))
+
+
 class ItemState(models.TextChoices):
     OPEN = "open"  # reviews are missing
     DONE = "done"  # all are there, and agree
@@ -119,7 +125,7 @@ class ItemQuerySet(models.QuerySet["QueueItem"]):
     def unseen_by(self, user: User) -> "ItemQuerySet":
         """Those that the person neither reviews, has reviewed nor has skipped."""
         mine = Review.objects.filter(item=OuterRef("pk"), reviewer=user)
-        return self.filter(~Exists(mine.exclude(state__in=[ReviewState.LAPSED, ReviewState.RETURNED])))
+        return self.filter(~Exists(mine.exclude(state__in=OFFERED_AGAIN)))
 
 
 class QueueItem(models.Model):
@@ -189,6 +195,7 @@ class ReviewState(models.TextChoices):
 
 
 CLOSED = (ReviewState.SKIPPED, ReviewState.RETURNED, ReviewState.LAPSED)
+OFFERED_AGAIN = (ReviewState.RETURNED, ReviewState.LAPSED)  # to the same person
 
 
 class ReviewQuerySet(models.QuerySet["Review"]):
@@ -203,9 +210,7 @@ class ReviewQuerySet(models.QuerySet["Review"]):
     def run_out(self, *, now: datetime) -> "ReviewQuerySet":
         """Held places whose time is up, or whose holder may not review there any more."""
         members = Membership.objects.filter(user=OuterRef("reviewer"), team=OuterRef("queue__project__team"))
-        named = ReviewQueue.reviewers.through.objects.filter(reviewqueue=OuterRef("queue"))
-        is_named = ~Exists(named) | Exists(named.filter(user=OuterRef("reviewer")))
-        may_review = Exists(members.filter(role__in=REVIEWING)) & is_named
+        may_review = Exists(members.filter(role__in=REVIEWING)) & is_named(OuterRef("reviewer"))
         return self.held().filter(Q(expires_at__lte=now) | ~may_review)
 
 

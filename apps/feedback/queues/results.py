@@ -13,8 +13,9 @@ from apps.accounts.access import Caller
 from apps.accounts.models import Role, User
 from apps.core.errors import InvalidInput
 from apps.feedback.queues.agreement import Level, Unit, find_alpha
-from apps.feedback.queues.models import ItemState, Mode, QueueItem, Review, ReviewQueue, ReviewState
+from apps.feedback.queues.models import ItemState, Mode, QueueItem, Review, ReviewQueue, ReviewState, is_named
 from apps.feedback.queues.services import BETTER, read_fields
+from apps.feedback.queues.waiting import STUCK, find_stuck
 from apps.feedback.score_schema import FieldKind, FieldSpec
 from apps.trajectories.blindness import NOTHING, Hidden
 
@@ -103,8 +104,8 @@ def count_left_for(queue: ReviewQueue, user: User) -> int:
 
 def count_many_left(queues: Sequence[ReviewQueue], user: User) -> dict[str, int]:
     """Return the same for each queue, by id, in one question for all: an item that goes from a hand into the queue or
-    back meanwhile counts once."""
-    items = QueueItem.objects.filter(queue__in=queues)
+    back meanwhile counts once. Where others are named nothing is left."""
+    items = QueueItem.objects.filter(is_named(user), queue__in=queues)
     held = Review.objects.held().filter(queue__in=queues, reviewer=user)
     free = items.with_room().unseen_by(user)
     rows = items.filter(Q(pk__in=held.values("item")) | Q(pk__in=free.values("pk"))).order_by()
@@ -194,8 +195,10 @@ def _agree(
 
 
 def list_items(queue: ReviewQueue, *, state: str = "") -> QuerySet[QueueItem]:
-    """Return the queue's items, for paging."""
+    """Return the queue's items, for paging: all, those in a state, or those that are stuck."""
     rows = QueueItem.objects.filter(queue=queue).present().select_related("trajectory", "other", "decided_by")
+    if state == STUCK:
+        return rows.filter(pk__in=find_stuck(queue).values("pk"))
     return rows.filter(state=state) if state else rows
 
 

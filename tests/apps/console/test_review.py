@@ -15,7 +15,7 @@ from apps.feedback.models import Label
 from apps.feedback.queues.filling import add_trajectories
 from apps.feedback.queues.models import QueueItem, Review, ReviewQueue
 from apps.feedback.queues.services import create_queue
-from apps.feedback.queues.working import Submission, submit_review, take_review
+from apps.feedback.queues.working import Submission, skip_review, submit_review, take_review
 from apps.feedback.schemas import add_schema
 from apps.feedback.score_schema import FieldSpec
 from apps.trajectories.datasets.services import create_dataset
@@ -45,6 +45,9 @@ CHANGES = (
     ("/{queue}/items/{item}/take-back", TRAINER),
     ("/{queue}/items/{item}/again", REVIEWER),
     ("/{queue}/dataset", REVIEWER),
+    ("/{queue}/ask-skipped", TRAINER),
+    ("/{queue}/close-stuck", TRAINER),
+    ("/{queue}/work/skipped", REVIEWER),
     ("/{queue}/work/{review}/submit", REVIEWER),
     ("/{queue}/work/{review}/skip", REVIEWER),
     ("/{queue}/work/{review}/undo", REVIEWER),
@@ -355,3 +358,100 @@ def test_what_is_missing_is_404(
 def test_a_button_knows_what_it_is_worth(field: dict[str, Any], worth: list[float | None]) -> None:
     [box] = read_boxes([FieldSpec.model_validate({"name": "x", **field})], {})
     assert [option.worth for option in box.options] == worth
+
+
+def skip(queue: ReviewQueue, user: User) -> None:
+    taken = take_review(caller=Caller(user=user), queue=queue)
+    assert taken is not None
+    skip_review(caller=Caller(user=user), review=taken)
+
+
+def test_a_queues_page_says_what_waits_for_nobody_and_leads_on(
+    queue: ReviewQueue, reviewer_browser: Client, trainer_browser: Client, mate: User, owner: User, trainer: User
+) -> None:
+    queue.reviewers.set([mate, owner])
+    item = give(queue, owner)
+    page, item_page = f"{ROOT}/{queue.pk}/results", f"{ROOT}/{queue.pk}/items/{item.pk}"
+    assert "May still be given to mate@example.org." in reviewer_browser.get(item_page).content.decode()
+    skip(queue, mate)
+    html = reviewer_browser.get(page).content.decode()
+    for words in (
+        "1 waits for nobody:",
+        "<strong>2</strong> wait to be taken",
+        "mate@example.org 2",
+        "A trainer or an",
+    ):
+        assert words in html, words
+    assert "waits for nobody" in reviewer_browser.get(item_page).content.decode()
+    assert item.pk in reviewer_browser.get(f"{page}?state=stuck").content.decode()
+    html = trainer_browser.get(page).content.decode()
+    assert "Ask who skipped 1 of them again" in html
+    assert "Close 1 with the reviews there are" in html
+    assert (
+        "1 item may be given again"
+        in trainer_browser.post(f"{ROOT}/{queue.pk}/ask-skipped", follow=True).content.decode()
+    )
+    assert "No item waits for nobody" in trainer_browser.get(f"{page}?state=stuck").content.decode()
+    skip(queue, mate)
+    assert "1 item closed" in trainer_browser.post(f"{ROOT}/{queue.pk}/close-stuck", follow=True).content.decode()
+    assert QueueItem.objects.get(pk=item.pk).state == "done"
+
+
+def test_who_has_nothing_left_may_take_what_they_skipped(
+    queue: ReviewQueue, reviewer_browser: Client, mate: User
+) -> None:
+    for _ in range(3):
+        skip(queue, mate)
+    work = f"{ROOT}/{queue.pk}/work"
+    assert "3 items that you skipped are still open" in reviewer_browser.get(work).content.decode()
+    html = reviewer_browser.post(f"{work}/skipped", follow=True).content.decode()
+    assert "You may be given 3 items again that you had skipped" in html
+    assert '<strong id="tally-left">3</strong>' in html
+
+
+@pytest.mark.parametrize(
+    ("n_reviews", "others", "words"),
+    [
+        (
+            2,
+            ["owner@example.org"],
+            "owner@example.org will be asked anyway, since this queue wants 2 reviews of an item",
+        ),
+        (1, ["owner@example.org"], "owner@example.org will be asked; the item stays open until then"),
+        (1, ["owner@example.org", "trainer@example.org"], "owner@example.org or trainer@example.org will be asked"),
+        (1, [], "Nobody else is left who may review this item here, so it stays open until somebody is"),
+    ],
+)
+def test_who_asks_for_a_second_opinion_is_told_who_follows(
+    queue: ReviewQueue,
+    reviewer_browser: Client,
+    mate: User,
+    owner: User,
+    trainer: User,
+    n_reviews: int,
+    others: list[str],
+    words: str,
+) -> None:
+    queue.reviewers.set([mate, *(user for user in (owner, trainer) if user.email in others)])
+    ReviewQueue.objects.update(n_reviews=n_reviews)
+    queue.items.update(n_wanted=n_reviews)
+    html = reviewer_browser.get(f"{ROOT}/{queue.pk}/work").content.decode()
+    assert ("somebody else is asked anyway: this item gets 2 reviews" in html) == (n_reviews == 2)
+    submit = f"{ROOT}/{queue.pk}/work/{Review.objects.get().pk}/submit"
+    told = reviewer_browser.post(submit, {**FORM, "wants_second": "1"}, headers={"accept": "application/json"}).json()
+    assert told["message"].startswith(f"Review saved. {words}")
+    item = QueueItem.objects.get(n_done=1)
+    assert (item.state, item.n_wanted) == ("open", 2)
+
+
+def test_a_second_opinion_is_not_promised_twice(
+    queue: ReviewQueue, reviewer_browser: Client, trainer_browser: Client, mate: User, owner: User, trainer: User
+) -> None:
+    queue.reviewers.set([mate, owner])
+    item = give(queue, mate)
+    again = f"{ROOT}/{queue.pk}/items/{item.pk}/again"
+    taken = take_review(caller=Caller(user=owner), queue=queue)
+    assert taken is not None
+    assert "has this item at hand already" in trainer_browser.post(again, follow=True).content.decode()
+    QueueItem.objects.filter(pk=item.pk).update(n_wanted=10)
+    assert trainer_browser.post(again).status_code == 409

@@ -10,6 +10,7 @@ from apps.accounts.access import Caller
 from apps.core.serializers import BeforeQuerySerializer, PageSerializer, StrictSerializer
 from apps.feedback.queues.models import ItemState, Mode, QueueItem, QueueState, Review, ReviewQueue
 from apps.feedback.queues.results import find_seen
+from apps.feedback.queues.waiting import STUCK
 from apps.feedback.score_schema import MAX_TEXT
 
 _ANSWERS = {
@@ -98,7 +99,9 @@ class AddedItemsSerializer(serializers.Serializer[Any]):
 
 
 class ItemsQuerySerializer(BeforeQuerySerializer):
-    state = serializers.ChoiceField(choices=ItemState.choices, required=False, default="")
+    state = serializers.ChoiceField(
+        choices=[*ItemState.choices, (STUCK, "open, and nobody is left to review it")], required=False, default=""
+    )
 
 
 class QueueItemSerializer(serializers.ModelSerializer[QueueItem]):
@@ -178,10 +181,13 @@ class ReviewSerializer(serializers.ModelSerializer[Review]):
 class ItemWithReviewsSerializer(QueueItemSerializer):
     """An item and what was said; `reviews` is null while the queue is blind to the caller."""
 
+    askable = serializers.ListField(
+        child=serializers.CharField(), read_only=True, help_text="of an open item: who may still be given it"
+    )
     reviews = ReviewSerializer(many=True, allow_null=True, read_only=True)
 
     class Meta(QueueItemSerializer.Meta):
-        fields = [*QueueItemSerializer.Meta.fields, "reviews"]
+        fields = [*QueueItemSerializer.Meta.fields, "askable", "reviews"]
 
 
 class NextBodySerializer(StrictSerializer):
@@ -255,8 +261,38 @@ class AgreementSerializer(serializers.Serializer[Any]):
     by_person = serializers.DictField(child=serializers.FloatField(allow_null=True))
 
 
+class PersonsPartSerializer(serializers.Serializer[Any]):
+    """Somebody who may review here, and how many items they may still be given."""
+
+    name = serializers.CharField()
+    left = serializers.IntegerField()
+
+
+class WaitingSerializer(serializers.Serializer[Any]):
+    """Open items: in somebody's hands, to be taken, or stuck: nobody is left who may review them. Of these some
+    were skipped by people who may review here, and some have a review."""
+
+    at_hand = serializers.IntegerField()
+    free = serializers.IntegerField()
+    stuck = serializers.IntegerField()
+    skipped = serializers.IntegerField()
+    reviewed = serializers.IntegerField()
+    people = PersonsPartSerializer(many=True)
+
+
+class WhomBodySerializer(StrictSerializer):
+    whom = serializers.ChoiceField(
+        choices=[("everybody", "all who skipped a stuck item"), ("me", "the caller, of all that they skipped")]
+    )
+
+
+class ChangedItemsSerializer(serializers.Serializer[Any]):
+    items = serializers.IntegerField(help_text="how many it was done to")
+
+
 class QueueResultsSerializer(serializers.Serializer[Any]):
     counts = CountsSerializer()
+    waiting = WaitingSerializer()
     progress = ReviewProgressSerializer(many=True)
     agreement = AgreementSerializer(many=True)
 

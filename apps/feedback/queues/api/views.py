@@ -11,9 +11,10 @@ from apps.accounts.api.authentication import caller_of
 from apps.accounts.models import Role
 from apps.core.paging import page_newest_first
 from apps.core.serializers import PageQuerySerializer, ProjectQuerySerializer, read_fields, show_page
-from apps.feedback.queues import results, services
+from apps.feedback.queues import results, services, waiting
 from apps.feedback.queues.api.serializers import (
     AddedItemsSerializer,
+    ChangedItemsSerializer,
     IdsBodySerializer,
     IntoDatasetBodySerializer,
     ItemPageSerializer,
@@ -25,6 +26,7 @@ from apps.feedback.queues.api.serializers import (
     QueueResultsSerializer,
     QueueSerializer,
     SinceQuerySerializer,
+    WhomBodySerializer,
     show_items,
 )
 from apps.feedback.queues.collecting import add_reviewed_to_dataset
@@ -110,10 +112,35 @@ class ResultsView(APIView):
         queue = services.find_queue(caller=caller, queue_id=queue_id, role=Role.REVIEWER)
         found = {
             "counts": results.count_items(queue),
+            "waiting": waiting.read_waiting(queue),
             "progress": results.read_progress(queue),
             "agreement": results.read_agreement(queue, hidden=find_hidden(caller)),
         }
         return Response(QueueResultsSerializer(found).data)
+
+
+class AskSkippedView(APIView):
+    """A way on for what people skipped."""
+
+    @extend_schema(request=WhomBodySerializer, responses=ChangedItemsSerializer)
+    def post(self, request: Request, queue_id: str) -> Response:
+        """Give what was skipped again: stuck items to all who skipped them, or what the caller skipped to them."""
+        caller = caller_of(request)
+        whom = read_fields(WhomBodySerializer, request.data)["whom"]
+        queue = services.find_queue(caller=caller, queue_id=queue_id)
+        ask = waiting.ask_me_again if whom == "me" else waiting.ask_all_again
+        return Response({"items": ask(caller=caller, queue=queue)})
+
+
+class CloseStuckView(APIView):
+    """A way on for what nobody is left to review."""
+
+    @extend_schema(request=None, responses=ChangedItemsSerializer)
+    def post(self, request: Request, queue_id: str) -> Response:
+        """Be content with the reviews that stuck items have: they are done, or disputed."""
+        caller = caller_of(request)
+        queue = services.find_queue(caller=caller, queue_id=queue_id)
+        return Response({"items": waiting.close_stuck(caller=caller, queue=queue)})
 
 
 class DatasetView(APIView):

@@ -8,7 +8,7 @@ from rest_framework.views import APIView
 from apps.accounts.access import Caller
 from apps.accounts.api.authentication import caller_of
 from apps.core.serializers import read_fields
-from apps.feedback.queues import deciding, results, services, working
+from apps.feedback.queues import deciding, results, services, waiting, working
 from apps.feedback.queues.api.serializers import (
     AnswersBodySerializer,
     ItemWithReviewsSerializer,
@@ -20,7 +20,7 @@ from apps.feedback.queues.api.serializers import (
     SubmitBodySerializer,
     show_items,
 )
-from apps.feedback.queues.models import QueueItem, Review
+from apps.feedback.queues.models import ItemState, QueueItem, Review
 
 
 class NextView(APIView):
@@ -106,7 +106,8 @@ class ItemView(APIView):
         item = services.find_item(caller=caller, item_id=item_id)
         reviews = results.read_reviews(item, caller=caller)
         shown = None if reviews is None else ReviewSerializer(reviews, many=True).data
-        return Response({**_show(item, caller), "reviews": shown})
+        askable = waiting.list_askable(item) if item.state == ItemState.OPEN else []
+        return Response({**_show(item, caller), "askable": [user.email for user in askable], "reviews": shown})
 
 
 class AskAgainView(APIView):

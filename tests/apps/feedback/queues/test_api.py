@@ -122,6 +122,34 @@ def test_a_disagreement_is_decided_and_collected(
     assert trainers.post(f"{url}/dataset", {"dataset": dataset.pk}).json() == {"added": 1}
 
 
+def test_what_waits_for_nobody_is_told_and_goes_on(
+    mates: APIClient, trainers: APIClient, client_of: Login, make_queue: MakeQueue, add: Add, mate: User, second: User
+) -> None:
+    queue = make_queue(add(), n_reviews=2, reviewers=[mate.email, second.email])
+    url, item = f"{QUEUES}/{queue.pk}", f"/api/v1/review-items/{QueueItem.objects.get().pk}"
+    give(queue, mate)
+    assert mates.get(item).json()["askable"] == [second.email]
+    others = client_of(second)
+    others.post(f"/api/v1/reviews/{others.post(f'{url}/next').json()['review']['id']}/skip")
+    assert trainers.get(f"{url}/results").json()["waiting"] == {
+        "at_hand": 0,
+        "free": 0,
+        "stuck": 1,
+        "skipped": 1,
+        "reviewed": 1,
+        "people": [{"name": mate.email, "left": 0}, {"name": second.email, "left": 0}],
+    }
+    assert (mates.get(item).json()["askable"], len(mates.get(f"{url}/items?state=stuck").json()["items"])) == ([], 1)
+    assert trainers.post(f"{url}/ask-skipped", {"whom": "everybody"}).json() == {"items": 1}
+    assert mates.get(f"{url}/items?state=stuck").json()["items"] == []
+    assert trainers.post(f"{url}/ask-skipped", {"whom": "everybody"}).status_code == 409
+    others.post(f"/api/v1/reviews/{others.post(f'{url}/next').json()['review']['id']}/skip")
+    assert others.post(f"{url}/ask-skipped", {"whom": "me"}).json() == {"items": 1}
+    others.post(f"/api/v1/reviews/{others.post(f'{url}/next').json()['review']['id']}/skip")
+    assert trainers.post(f"{url}/close-stuck").json() == {"items": 1}
+    assert (mates.get(item).json()["state"], trainers.post(f"{url}/close-stuck").status_code) == ("done", 409)
+
+
 def test_items_are_added_by_hand(key_client: APIClient, make_queue: MakeQueue, rows: list[Trajectory]) -> None:
     url = f"{QUEUES}/{make_queue().pk}/items"
     body = {"ids": [row.pk for row in rows]}
@@ -162,6 +190,8 @@ def test_a_lost_reservation_and_a_stale_undo_are_told(
         ("{queue}/items", {"ids": []}),
         ("{queue}/next", {"besides": 1, "x": 2}),
         ("{queue}/dataset", {}),
+        ("{queue}/ask-skipped", {}),
+        ("{queue}/ask-skipped", {"whom": "nobody"}),
         ("{review}/submit", {}),
         ("{review}/submit", {"answers": []}),
         ("{review}/submit", {"answers": {}}),
@@ -188,6 +218,8 @@ WRITES = [
     ("{queue}/items", {"ids": ["x"]}),
     ("{queue}/next", {}),
     ("{queue}/dataset", {"dataset": "x"}),
+    ("{queue}/ask-skipped", {"whom": "me"}),
+    ("{queue}/close-stuck", {}),
     ("{item}/ask-again", {}),
     ("{item}/decide", {"answers": {}}),
     ("{item}/take-back", {}),
@@ -249,6 +281,10 @@ def test_who_may_write(
         assert client.post(f"{QUEUES}?project=shop", {"name": "x"}).status_code == 403
         assert client.patch(url, {"name": "x"}).status_code == 403
         assert client.patch(url, {"state": "paused"}).status_code == 403
+    for path, body in (("ask-skipped", {"whom": "everybody"}), ("close-stuck", {})):
+        for client in (key_client, client_of(second)):
+            assert client.post(f"{url}/{path}", body).status_code == 403
+    assert key_client.post(f"{url}/ask-skipped", {"whom": "me"}).status_code == 403
     for path in ("decide", "take-back"):
         assert client_of(second).post(f"{item}/{path}", {"answers": {}}).status_code == 403
     assert Review.objects.get().state == "held"
@@ -262,5 +298,7 @@ def test_what_is_missing_is_404(trainers: APIClient, mates: APIClient, queue: Re
             )
             assert mates.get(address).status_code == 404
         assert trainers.post(f"{QUEUES}/{queue.pk}/dataset", {"dataset": missing}).status_code == 404
+        assert trainers.post(f"{QUEUES}/{missing}/ask-skipped", {"whom": "me"}).status_code == 404
+        assert trainers.post(f"{QUEUES}/{missing}/close-stuck").status_code == 404
     assert mates.get(f"{QUEUES}/{queue.pk}/items", {"state": "odd"}).status_code == 400
     assert mates.get(f"{QUEUES}/{queue.pk}/events", {"since": "x"}).status_code == 400
