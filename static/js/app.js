@@ -21,6 +21,7 @@ import { startPresses } from "./presses.js";
 import { startThemes } from "./theme.js";
 import { startTimes } from "./times.js";
 import { startToasts } from "./toast.js";
+import { startWaits } from "./waits.js";
 
 document.documentElement.classList.add("js");
 
@@ -37,6 +38,7 @@ startToasts();
 startTimes();
 startKeys();
 startPresses();
+startWaits();
 startPool();
 startColumns();
 startMarks();

@@ -11,7 +11,7 @@ from apps.core.errors import InvalidInput, NotFound, ServiceError
 from apps.feedback.preferences.sides import Side
 from apps.feedback.preferences.sides import read_message as read_answer
 from apps.registry.models import Version
-from apps.registry.speaking import Speaker, find_version_speaker, list_held_versions
+from apps.registry.speaking import Speaker, find_live_version, find_version_speaker, list_held_versions
 from apps.trajectories.models import Step
 from apps.trajectories.trie import load_messages, load_tools
 
@@ -47,6 +47,21 @@ def find_step(project: Project, step_id: str) -> Step:
     if step is None:
         raise NotFound("this project has no such step")
     return step
+
+
+def find_live(project: Project) -> Version | None:
+    """Return the version that the project's agents speak to, if there is one."""
+    try:
+        return find_live_version(project.pk)
+    except NotFound:
+        return None
+
+
+def choose_first(held: Sequence[Version], *, live: Version | None) -> list[str]:
+    """Return what is chosen before anybody chose: the live version where an engine holds it, else the newest held."""
+    if live is not None and live in held:
+        return [live.pk]
+    return [version.pk for version in held[:1]]
 
 
 def choose_versions(project: Project, ids: Sequence[str]) -> list[Version]:

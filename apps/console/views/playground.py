@@ -29,6 +29,8 @@ def playground(page: Page, step_id: str) -> HttpResponse:
             played = queries.play(step, versions, sampling=_read_sampling(form))
         except ServiceError as error:
             fault, status = error.message, error.status
+    held, live = list_held_versions(page.project.pk), queries.find_live(page.project)
+    chosen = form.getlist("version") if page.request.method == "POST" else queries.choose_first(held, live=live)
     return page.render(
         "console/playground.html",
         step=step,
@@ -36,8 +38,10 @@ def playground(page: Page, step_id: str) -> HttpResponse:
         card=steps.read_cards([step], own={})[0],
         view="chat",
         step_views=(),
-        held=list_held_versions(page.project.pk),
-        chosen=form.getlist("version"),
+        held=held,
+        live=live,
+        chosen=chosen,
+        patience=queries.PATIENCE_S,
         temperature=form.get("temperature", f"{step.temperature or 0.7:g}"),
         max_tokens=form.get("max_tokens", "512"),
         most=queries.MOST_AT_ONCE,

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from html import unescape
 from json import dumps
-from re import search
+from re import findall, search
 
 import pytest
 from django.test import Client
@@ -12,10 +12,10 @@ from django.utils import timezone
 from apps.core.ids import new_id
 from apps.feedback.preferences.models import Preference
 from apps.feedback.preferences.sides import answer_of
-from apps.registry.models import Engine, EngineState, Version
+from apps.registry.models import Alias, Deployment, DeploymentState, Engine, EngineState, Version
 from apps.trajectories.messages import spoken_text
 from apps.trajectories.models import Step, Trajectory
-from tests.factories.registry import EngineFactory
+from tests.factories.registry import EngineFactory, VersionFactory
 from tests.fakes.engine import FakeEngine
 
 
@@ -59,6 +59,27 @@ def test_a_step_is_played_and_the_better_answer_kept(
     done = reviewer_browser.post(f"{address}/keep", {**answer, "better": "original"}, follow=True).content.decode()
     assert "What the step said, better than what version 0 said:" in done
     assert Preference.objects.standing().get().chosen_step == step  # a change of mind
+
+
+@pytest.mark.parametrize("live", [0, 1, 2])
+def test_the_live_version_is_chosen_until_somebody_chooses(
+    reviewer_browser: Client, address: str, served: Version, live: int
+) -> None:
+    """Version 2 is on no engine: where that is live, the newest that can be asked is chosen."""
+    engine = Engine.objects.get()
+    adapters = [VersionFactory.create(policy=served.policy, number=number, adapter_path="x") for number in (1, 2)]
+    Deployment.objects.create(engine=engine, version=adapters[0], state=DeploymentState.LOADED)
+    Alias.objects.filter(policy=served.policy, name="live").update(version=[served, *adapters][live])
+    html = reviewer_browser.get(address).content.decode()
+    chosen = [served, adapters[0], adapters[0]][live]
+    assert findall(r'value="(ver_\w+)" checked', html) == [chosen.pk]
+    assert html.count('data-tone="live">live<') == (live < 2)
+    other = adapters[0] if chosen == served else served
+    form = {"version": other.pk, "temperature": "1", "max_tokens": "5"}
+    html = reviewer_browser.post(address, form).content.decode()
+    assert findall(r'value="(ver_\w+)" checked', html) == [other.pk]
+    html = reviewer_browser.post(address, {"temperature": "1", "max_tokens": "5"}).content.decode()
+    assert findall(r'value="(ver_\w+)" checked', html) == []
 
 
 def test_an_answer_is_kept_where_the_others_stand(
