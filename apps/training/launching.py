@@ -14,7 +14,7 @@ from apps.training.estimators import BaselineState, Scored, are_all_zero, comput
 from apps.training.label_pool import LabelPool
 from apps.training.lending import view_pool, whole_groups
 from apps.training.models import ACTIVE_STATES, Run
-from apps.training.pool import READY, Pool, describe_counts
+from apps.training.pool import READY, Pool, describe_counts, describe_open
 from apps.training.recipes import RecipeConfig
 from apps.training.selection import Selection
 from apps.training.tuning import check_tuning
@@ -124,7 +124,8 @@ def check_worth(pool: Pool | LabelPool, recipe: RecipeConfig) -> None:
     """Raise InvalidInput when the pool, as it is now, would teach nothing: empty, no group, or all advantages zero."""
     ready = list(pool.ready()[:PREVIEW])
     if not ready:
-        words = describe_counts(pool.count_by_readiness())
+        counts = pool.count_by_readiness()
+        words = ", ".join([describe_counts(counts), *([describe_open()] if counts.get("open") else [])])
         blind = "; what you review blind does not count until you have said yours" if pool.hidden else ""
         raise InvalidInput(f"nothing is ready to train on: {words}{blind}", field="selection")
     if recipe.algorithm == POLICY_GRADIENT:

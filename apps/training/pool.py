@@ -107,10 +107,8 @@ def trace_line(version: Version, *, max_staleness: int) -> dict[str, int]:
 
 
 def describe_counts(counts: Mapping[str, int]) -> str:
-    """Return the counts in words, and what to do: "12 still open, 3 without a reward, complete the open ones…"."""
+    """Return the counts in words: "12 still open, 3 without a reward"."""
     parts = [f"{counts[reason]} {words}" for reason, words in REASONS.items() if counts.get(reason)]
-    if counts.get("open"):
-        parts.append(describe_open())
     return ", ".join(parts) or "the selection matches no trajectory at all"
 
 

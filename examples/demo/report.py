@@ -4,8 +4,6 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
-ADVICE = ", complete the open ones"  # where a run's status line passes from what is to what to do
-
 
 @dataclass(frozen=True, kw_only=True)
 class Iteration:
@@ -20,21 +18,16 @@ class Iteration:
 
 
 class StatusLines:
-    """What a run says of itself, without what it said before: each new line, and its advice (behind ", ") once."""
+    """What a run says of itself, without what it said before."""
 
     def __init__(self) -> None:
         self._last = ""
-        self._advice: set[str] = set()
 
     def tell(self, status: str) -> str:
         """Return what is new in the run's status line, "" when nothing is."""
         if status == self._last:
             return ""
         self._last = status
-        words, comma, advice = status.partition(ADVICE)
-        if comma and advice in self._advice:
-            return words
-        self._advice.add(advice)
         return status
 
 

@@ -51,7 +51,7 @@ def test_a_new_project_is_told_to_scripts_and_to_people(capsys: pytest.CaptureFi
     assert (made["project"], made["team"], made["url"]) == ("shop", "Home", address)
     assert set(made["agent_keys"]) == {"till"}
     assert told.err.startswith(f"Project 'Shop' of the team 'Home': {address}\n")
-    assert "shown this once" in told.err
+    assert "shown only now" in told.err
     assert made["manage_key"] not in told.err
 
 

@@ -88,9 +88,12 @@ def _render(
     first_password: str = "",
     status: int = 200,
 ) -> HttpResponse:
+    members = services.list_members(page.project.team)
+    owners = [member for member in members if member.role == Role.OWNER]
     response = page.render(
         "console/people.html",
-        members=services.list_members(page.project.team),
+        members=members,
+        only_owner=owners[0] if len(owners) == 1 else None,
         roles=list(ROLES.items()),
         form=form or PersonForm(),
         added=added,

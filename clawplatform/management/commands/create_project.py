@@ -31,6 +31,6 @@ class Command(BaseCommand):
         self.stdout.write(json.dumps(made))
         self.stderr.write(
             f"Project {options['name']!r} of the team {made['team']!r}: {made['url']}\n"
-            "The keys above are shown this once. More are made on the page of an agent, under the project's Agents.",
+            "Its keys, printed as JSON, are shown only now. More are made on the page of an agent, under Agents.",
             style_func=str,
         )

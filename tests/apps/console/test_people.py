@@ -88,6 +88,19 @@ def test_the_last_owner_stays(owner_browser: Client, owner: User, mate: User, pr
     assert owner_browser.get(PAGE).status_code == 404
 
 
+def test_the_only_owner_is_offered_no_change_that_cannot_be(
+    owner_browser: Client, owner: User, mate: User, team: Team, project: Project
+) -> None:
+    page = f"/p/{project.slug}/people"
+    own = f"{page}/{owner.pk}/remove"
+    html = owner_browser.get(page).content.decode()
+    assert "the only owner: make somebody else one first" in html
+    assert own not in html
+    assert f"{page}/{mate.pk}/remove" in html
+    Membership.objects.filter(user=mate, team=team).update(role=Role.OWNER)
+    assert own in owner_browser.get(page).content.decode()
+
+
 def test_only_members_of_this_team_can_be_changed(owner_browser: Client, stranger: User, project: Project) -> None:
     for what in ("role", "remove"):
         assert owner_browser.post(f"{PAGE}/{stranger.pk}/{what}", {"role": "owner"}).status_code == 404

@@ -164,7 +164,7 @@ class SecretView(APIView):
 
     @extend_schema(request=None, responses={201: SecretSerializer})
     def post(self, request: Request, grader_id: str) -> Response:
-        """Make a new secret; calls are signed with it from now on. It is shown this once."""
+        """Make a new secret; calls are signed with it from now on. It is shown only now."""
         secret = services.renew_secret(caller=caller_of(request), grader=_find(request, grader_id))
         return Response({"secret": secret}, status=status.HTTP_201_CREATED)
 
