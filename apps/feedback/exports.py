@@ -168,7 +168,7 @@ JUDGED_SHAPES = (
         name=Shape.SFT,
         render=_render_corrections,
         has=_has_corrections,
-        nothing="no answer in it was corrected: there is nothing to export (conversations are the shape `messages`)",
+        nothing="no answer in it was corrected: nothing to export; conversations as they are have another shape",
     ),
     RowShape(
         name=Shape.HINTS,

@@ -40,7 +40,7 @@ class FieldKind(StrEnum):
     RANKING = "ranking"
 
 
-def _fault(words: str, *, at: str) -> PydanticCustomError:
+def make_fault(words: str, *, at: str) -> PydanticCustomError:
     """Return the fault of one setting that is checked together with others: `at` is its place among them."""
     return PydanticCustomError("fault", "{words}", {"words": words, "at": at})
 
@@ -79,23 +79,23 @@ class FieldSpec(_Strict):
         has_range = self.kind in {FieldKind.SCALE, FieldKind.NUMBER}
         if has_range and (self.low is None or self.high is None or self.low >= self.high):
             at = "high" if self.low is not None else "low"
-            raise _fault(f"{self.name}: a {self.kind} needs low and high, and low lies below high", at=at)
+            raise make_fault(f"{self.name}: a {self.kind} needs low and high, and low lies below high", at=at)
         if not has_range and (self.low is not None or self.high is not None):
-            raise _fault(f"{self.name}: low and high are for scales and numbers", at="low")
+            raise make_fault(f"{self.name}: low and high are for scales and numbers", at="low")
         if self.kind == FieldKind.SCALE:
             self._check_scale()
         if (self.kind == FieldKind.CHOICE) != bool(self.choices):
-            raise _fault(f"{self.name}: choices are for a choice, which needs at least one", at="choices")
+            raise make_fault(f"{self.name}: choices are for a choice, which needs at least one", at="choices")
         if len({choice.name for choice in self.choices}) != len(self.choices):
-            raise _fault(f"{self.name}: two choices have one name", at="choices")
+            raise make_fault(f"{self.name}: two choices have one name", at="choices")
         if self.many and self.kind != FieldKind.TEXT:
-            raise _fault(f"{self.name}: many is for texts", at="many")
+            raise make_fault(f"{self.name}: many is for texts", at="many")
         return self
 
     def _check_scale(self) -> None:
         low, high = self.low or 0, self.high or 0
         if low != int(low) or high != int(high) or high - low > 99:
-            raise _fault(f"{self.name}: a scale has whole steps, 100 at most; for others use a number", at="high")
+            raise make_fault(f"{self.name}: a scale has whole steps, 100 at most; for others use a number", at="high")
 
     @property
     def words(self) -> str:
@@ -204,11 +204,11 @@ class Schema(_Strict):
         names = [spec.name for spec in fields]
         for number, spec in enumerate(fields):
             if spec.name in names[:number]:
-                raise _fault(f"two fields have one name, {spec.name}", at=f"{number}.name")
+                raise make_fault(f"two fields have one name, {spec.name}", at=f"{number}.name")
             built_in = BUILT_IN.get(spec.name)
             if built_in and spec != built_in.model_copy(update={name: getattr(spec, name) for name in _FREE}):
                 words = f"{spec.name} is built in: only its title, help and weight can be changed"
-                raise _fault(words, at=f"{number}.name")
+                raise make_fault(words, at=f"{number}.name")
         missing = [spec for spec in BUILT_IN.values() if spec.name not in names]
         first = [spec for spec in missing if spec is REWARD]
         return (*first, *fields, *missing[len(first) :])

@@ -17,6 +17,7 @@ from pydantic_core import from_json
 from apps.feedback.graders.rules import strip_fence
 from apps.feedback.graders.settings import Settings, Targeted, check_storable
 from apps.feedback.graders.subjects import Subject
+from apps.feedback.score_schema import make_fault
 from apps.registry.speaking import LIVE
 from apps.trajectories.messages import spoken_text
 
@@ -67,9 +68,11 @@ class AskingSettings(Settings):
         """Refuse several votes that would all be the same, and texts that no column holds."""
         check_storable(self.model_dump())
         if self.n_votes > 1 and self.temperature == 0:
-            raise ValueError("several votes at temperature 0 are one vote: raise the temperature")
+            raise make_fault("several votes at temperature 0 are one vote: raise the temperature", at="n_votes")
         if self.n_votes * self.timeout_s > MAX_PATIENCE_S:
-            raise ValueError(f"all votes together may wait {MAX_PATIENCE_S} s: lower n_votes or timeout_s")
+            raise make_fault(
+                f"all votes together may wait {MAX_PATIENCE_S} s: lower n_votes or timeout_s", at="n_votes"
+            )
         return self
 
 

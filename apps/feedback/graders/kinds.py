@@ -376,5 +376,6 @@ _FOLLOWS = "default_factory_not_called"  # a default that depends on another set
 
 
 def _tell_fault(fault: ErrorDetails) -> InvalidInput:
-    place = ".".join(["settings", *map(str, fault["loc"])])
+    at = fault.get("ctx", {}).get("at")
+    place = ".".join(["settings", *map(str, fault["loc"]), *([at] if at else [])])
     return InvalidInput(f"{place}: {fault['msg'].removeprefix('Value error, ')}", field=place)

@@ -119,9 +119,9 @@ class Shape(models.TextChoices):
 
     MESSAGES = "messages", "a conversation"  # chat messages and tools
     TOKENS = "tokens", "a step in tokens"  # prompt ids, completion ids, mask, log-probs, version, reward
-    PREFERENCE = "preference", "a pair, one is better"  # prompt, chosen, rejected
-    SFT = "sft", "a corrected answer"  # prompt, completion
-    HINTS = "hints", "an answer and a hint"  # prompt, completion, and what the model should have known
+    PREFERENCE = "preference", "a preference: prompt, chosen, rejected"
+    SFT = "sft", "a correction: prompt, completion (SFT)"
+    HINTS = "hints", "a hint: prompt, completion, hint"
 
 
 class FileFormat(models.TextChoices):

@@ -18,6 +18,6 @@ class Migration(migrations.Migration):
         migrations.AlterField(
             model_name='export',
             name='shape',
-            field=models.CharField(choices=[('messages', 'a conversation'), ('tokens', 'a step in tokens'), ('preference', 'a pair, one is better'), ('sft', 'a corrected answer'), ('hints', 'an answer and a hint')], max_length=10),
+            field=models.CharField(choices=[('messages', 'a conversation'), ('tokens', 'a step in tokens'), ('preference', 'a preference: prompt, chosen, rejected'), ('sft', 'a correction: prompt, completion (SFT)'), ('hints', 'a hint: prompt, completion, hint')], max_length=10),
         ),
     ]

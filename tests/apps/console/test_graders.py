@@ -271,6 +271,12 @@ class TestForm:
         again = trainer_browser.post("/p/shop/graders/new", {**typed, "name": "polite", "settings.passed": "1"})
         assert again.content.decode().count('role="alert"') == 2
 
+    def test_votes_that_would_all_be_one_are_told_at_their_box(self, trainer_browser: Client, project: Project) -> None:
+        typed = {**GraderForm.of_kind(KINDS["judge"]).typed, "kind": "judge", "name": "polite", "settings.n_votes": "3"}
+        html = trainer_browser.post("/p/shop/graders/new", typed).content.decode()
+        at_box = html[html.index(' name="settings.n_votes"') :]
+        assert "are one vote: raise the temperature" in at_box[: at_box.index("</div>")]
+
     def test_lines_end_as_answers_do(self, trainer_browser: Client, project: Project) -> None:
         form = {"kind": "exact", "name": "haiku", "settings.expected": "one\r\ntwo", "settings.passed": "0.1234567"}
         form |= {"settings.failed": "-1", "field": "reward", "sample": "1"}

@@ -374,7 +374,8 @@ def test_the_console_starts_one_and_says_what_is_missing(
     assert all(f'<option value="{name}"' in page for name in SHAPES)
     sent = {"shape": "sft", "format": "jsonl", "query": ""}
     assert browser.post("/p/shop/exports", sent).status_code == 302
-    assert "a corrected answer, JSON lines" in browser.get("/p/shop/exports").content.decode()
+    listed = browser.get("/p/shop/exports").content.decode()
+    assert "a correction: prompt, completion (SFT) \N{MIDDLE DOT} JSON lines" in listed
     take_back_preference(caller=Caller(user=trainer), preference=judged[0])
     refused = browser.post("/p/shop/exports", sent)
     assert refused.status_code == 400

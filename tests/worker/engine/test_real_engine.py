@@ -188,7 +188,7 @@ def test_judges_are_held_to_what_they_can_read(
         {"role": "user", "content": "b"},
     ]
     StepFactory.create(trajectory=tries[0], parent=tries[0].steps.get(), index=1, messages=messages, text="so")
-    asked = {"hold_to_shape": True, "max_tokens": 96, "question": "?"}
+    asked = {"max_tokens": 96, "question": "?"}
     places = {
         "judge": "{{answer}} {{scale}}",
         "next_state": "{{answer}} {{following}}",
