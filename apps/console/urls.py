@@ -84,6 +84,12 @@ urlpatterns: list[URLPattern] = [
     ),
     path("p/<slug:slug>/labels/<str:label_id>/unsay", said.unsay, name="unsay"),
     path("p/<slug:slug>/preferences/<str:preference_id>/unsay", said.take_back_pair, name="unsay_pair"),
+    # What a toast's Undo asks for: what was said before is said again.
+    path("p/<slug:slug>/labels/<str:label_id>/unsay/undo", said.unsay, {"is_undo": True}, name="undo_said"),
+    path(
+        "p/<slug:slug>/preferences/<str:preference_id>/undo", said.take_back_pair, {"is_undo": True}, name="undo_pair"
+    ),
+    path("p/<slug:slug>/labels/<str:label_id>/undo", trajectories.take_back, {"is_undo": True}, name="undo_label"),
     path("p/<slug:slug>/labels/<str:label_id>/take-back", trajectories.take_back, name="take_back_label"),
     path("p/<slug:slug>/review", review.queues, name="review"),
     path("p/<slug:slug>/review/new", review.new_queue, name="new_review"),

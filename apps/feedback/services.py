@@ -5,6 +5,7 @@ Knows no HTTP; the arithmetic is in `scoring.py`, what a field takes in `score_s
 
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -260,6 +261,38 @@ def _undo(labels: Sequence[Label], *, trajectory: Trajectory, caller: Caller) ->
     Label.objects.bulk_create(undos)
     recompute(trajectory, with_steps=_speak_of_steps(undos))
     return undos
+
+
+@transaction.atomic
+def undo_labels(*, caller: Caller, trajectory: Trajectory, ids: Sequence[str]) -> None:
+    """Take labels back as if they had never been said: what they superseded is said again by new labels, each in its
+    author's name. Raises what `take_back_labels` raises."""
+    earlier = list(Label.objects.filter(superseded_by__in=ids).values_list("pk", flat=True))
+    take_back_labels(caller=caller, trajectory=trajectory, ids=ids)
+    say_again(trajectory=trajectory, ids=earlier)
+
+
+def say_again(*, trajectory: Trajectory, ids: Sequence[str]) -> dict[str, str]:
+    """Say what these labels said once more, each in its author's name; returns the new ids by the old ones.
+
+    Whose account is gone or who has spoken again meanwhile keeps silent, and so does what the score schema takes no
+    more.
+    """
+    schema = find_schema(trajectory.project_id)
+    silent = Label.objects.filter(Q(author__isnull=False) | Q(key__isnull=False), pk__in=ids, trajectory=trajectory)
+    said_again = {}
+    for label in silent.select_related("author", "key", "step").order_by("pk"):
+        caller = Caller(user=label.author, key=label.key)
+        author = Author(caller=caller, source=Source(label.source), end_user=label.end_user)
+        value = label.value if label.said is None else label.said
+        answer = Answer(field=label.field, value=value, text=label.text, step=label.step, span=label.span)
+        with suppress(InvalidInput):
+            is_one_of_many = schema.fields.find_field(label.field).many
+            standing = _find_standing([label], trajectory=trajectory, author=author)
+            if is_one_of_many or _target(label) not in standing:
+                [again] = write_answers(author=author, trajectory=trajectory, answers=[answer], schema=schema)
+                said_again[label.pk] = again.pk
+    return said_again
 
 
 def find_label(*, caller: Caller, label_id: str) -> Label:

@@ -85,7 +85,7 @@ def keep(page: Page, step_id: str) -> HttpResponse:
     if page.is_htmx:  # the other answers stay, to be judged too
         return page.render("console/parts/kept.html", message=message, kept=kept)
     to = f"{page.url('trajectory', step.trajectory_id)}?step={step.index}#step-{step.index}"
-    return page.done(message, to=to, undo=page.url("unsay_pair", kept.pk))
+    return page.done(message, to=to, undo=page.url("undo_pair", kept.pk))
 
 
 def _read_kept(text: str) -> dict[str, Any]:

@@ -20,9 +20,10 @@ from apps.feedback.preferences.services import (
     add_correction,
     find_preference,
     take_back_preference,
+    undo_preference,
 )
 from apps.feedback.preferences.sides import Side
-from apps.feedback.services import Answer, add_labels, take_back_label
+from apps.feedback.services import Answer, add_labels, take_back_label, undo_labels
 from apps.trajectories.messages import spoken_text
 from apps.trajectories.models import Trajectory
 
@@ -49,27 +50,38 @@ def say(page: Page, trajectory_id: str) -> HttpResponse:
         Answer(field=name, value=one["value"], text=one["text"], step=step, span=span) for name, one in given.items()
     ]
     labels = add_labels(caller=page.caller, trajectory=found, answers=answers)
-    undo = page.url("unsay", labels[0].pk) if len(labels) == 1 else ""
+    undo = page.url("undo_said", labels[0].pk) if len(labels) == 1 else ""
     return _show_again(
         page, trajectory_id, step_id=step.pk if step else "", message=f"Said: {', '.join(given)}", undo=undo
     )
 
 
 @project_page("POST", role=Role.REVIEWER)
-def unsay(page: Page, label_id: str) -> HttpResponse:
-    """Take a label back; a stale one is refused."""
+def unsay(page: Page, label_id: str, *, is_undo: bool = False) -> HttpResponse:
+    """Take a label back, or undo it: what its author had said before is said again. A stale one is refused."""
     label = said.find_label(page.project, page.caller, label_id)
-    take_back_label(caller=page.caller, label=label)
-    return _show_again(page, label.trajectory_id, step_id=label.step_id or "", message=f"Taken back: {label.field}")
+    if is_undo:
+        undo_labels(caller=page.caller, trajectory=label.trajectory, ids=[label.pk])
+    else:
+        take_back_label(caller=page.caller, label=label)
+    return _show_again(
+        page,
+        label.trajectory_id,
+        step_id=label.step_id or "",
+        message=f"{'Undone' if is_undo else 'Taken back'}: {label.field}",
+    )
 
 
 @project_page("POST", role=Role.REVIEWER)
-def take_back_pair(page: Page, preference_id: str) -> HttpResponse:
-    """Take a correction or a comparison back."""
+def take_back_pair(page: Page, preference_id: str, *, is_undo: bool = False) -> HttpResponse:
+    """Take a correction or a comparison back, or undo it, likewise."""
     row = find_preference(caller=page.caller, preference_id=preference_id)
     queries.find_trajectory(page.project, row.trajectory_id)
-    take_back_preference(caller=page.caller, preference=row)
-    return _show_again(page, row.trajectory_id, message=f"Taken back: {row.get_kind_display().lower()}")
+    change = undo_preference if is_undo else take_back_preference
+    change(caller=page.caller, preference=row)
+    return _show_again(
+        page, row.trajectory_id, message=f"{'Undone' if is_undo else 'Taken back'}: {row.get_kind_display().lower()}"
+    )
 
 
 def _show_again(page: Page, trajectory_id: str, *, message: str, step_id: str = "", undo: str = "") -> HttpResponse:
@@ -106,7 +118,7 @@ def correct(page: Page, trajectory_id: str, step_id: str) -> HttpResponse:
         else:
             message = "Corrected: an answer to imitate, and better than what was said"
             to = f"{page.url('trajectory', found.pk)}?step={step.index}#step-{step.index}"
-            return page.done(message, to=to, undo=page.url("unsay_pair", kept.pk))
+            return page.done(message, to=to, undo=page.url("undo_pair", kept.pk))
     return page.render(
         "console/correct.html",
         trajectory=found,
@@ -169,4 +181,4 @@ def prefer(page: Page, trajectory_id: str) -> HttpResponse:
         text=form.get("text", ""),
     )
     to = f"{page.url('diff', left.pk)}?with={right.pk}"
-    return page.done(f"Kept: {PREFERRED[better]}", to=to, undo=page.url("unsay_pair", kept.pk))
+    return page.done(f"Kept: {PREFERRED[better]}", to=to, undo=page.url("undo_pair", kept.pk))

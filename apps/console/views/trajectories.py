@@ -17,7 +17,7 @@ from apps.console.templatetags.console import signed
 from apps.console.transcript import decode_json
 from apps.core.errors import InvalidInput
 from apps.feedback.models import Source
-from apps.feedback.services import add_label, take_back_label
+from apps.feedback.services import add_label, take_back_label, undo_labels
 from apps.trajectories.models import Trajectory
 from apps.trajectories.services import complete_trajectory, set_exclusion
 
@@ -127,17 +127,22 @@ def label(page: Page, trajectory_id: str) -> HttpResponse:
         trajectory_id,
         step_id=step.id if step else "",
         message=f"{what} rewarded {signed(added.value)}",
-        undo=page.url("take_back_label", added.id),
+        undo=page.url("undo_label", added.id),
     )
 
 
 @project_page("POST", role=Role.REVIEWER)
-def take_back(page: Page, label_id: str) -> HttpResponse:
-    """Undo one's own label."""
+def take_back(page: Page, label_id: str, *, is_undo: bool = False) -> HttpResponse:
+    """Take one's own label back, or undo it: what one had said before is said again."""
     standing = rewards.find_own_label(page.project, label_id, user=page.user)
-    take_back_label(caller=page.caller, label=standing)
+    if is_undo:
+        undo_labels(caller=page.caller, trajectory=standing.trajectory, ids=[standing.pk])
+    else:
+        take_back_label(caller=page.caller, label=standing)
     step_id = standing.step_id or ""
-    return _after_label(page, standing.trajectory_id, step_id=step_id, message="Reward taken back", undo="")
+    return _after_label(
+        page, standing.trajectory_id, step_id=step_id, message="Undone" if is_undo else "Reward taken back", undo=""
+    )
 
 
 def _after_label(page: Page, trajectory_id: str, *, step_id: str, message: str, undo: str) -> HttpResponse:

@@ -9,6 +9,7 @@ from itertools import combinations, product
 from typing import Any
 
 from django.db import IntegrityError, transaction
+from django.db.models import Q
 from django.utils import timezone
 
 from apps.accounts.access import Caller
@@ -156,6 +157,35 @@ def take_back_preference(*, caller: Caller, preference: Preference) -> Preferenc
         _supersede({preference.pk: undo})
         publish_news(undo.project_id, kind="trajectory", object_id=undo.trajectory_id)
     return undo
+
+
+@transaction.atomic
+def undo_preference(*, caller: Caller, preference: Preference) -> None:
+    """Take a preference back as if it had never been said: what its author had said of these two before is said again.
+    Raises what `take_back_preference` raises."""
+    earlier = list(Preference.objects.filter(superseded_by=preference.pk).values_list("pk", flat=True))
+    take_back_preference(caller=caller, preference=preference)
+    compare_again(earlier)
+
+
+@transaction.atomic
+def compare_again(ids: Sequence[str]) -> dict[str, str]:
+    """Say what these preferences said once more, each in its author's name; returns the new ids by the old ones. Whose
+    account is gone or who has spoken again meanwhile keeps silent, and so does what is about deleted trajectories."""
+    silent = Preference.objects.undeleted().filter(Q(author__isnull=False) | Q(key__isnull=False), pk__in=ids)
+    said_again = {}
+    for row in silent.order_by("pk"):
+        _lock_sides(row)
+        known = Preference.objects.standing().filter(project=row.project_id, pair=row.pair)
+        if known.filter(author=row.author_id, key=row.key_id).exists():
+            continue
+        old = row.pk
+        row.pk, row.superseded_by_id, row.idempotency_key = new_id("pref"), None, ""
+        row.created_at = timezone.now()
+        row.save(force_insert=True)
+        publish_news(row.project_id, kind="trajectory", object_id=row.trajectory_id)
+        said_again[old] = row.pk
+    return said_again
 
 
 def find_preference(*, caller: Caller, preference_id: str) -> Preference:

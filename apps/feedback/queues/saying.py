@@ -2,24 +2,30 @@
 preferences so that rewards follow, and taken back the same way."""
 
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from typing import Any
 
 from django.db.models import Q
 
 from apps.accounts.access import Caller
 from apps.accounts.models import User
-from apps.core.errors import Conflict, Forbidden, InvalidInput, NotFound
+from apps.core.errors import Conflict, InvalidInput, NotFound
 from apps.core.texts import NUL_OR_HALF, is_storable
 from apps.feedback.models import Label, Source
 from apps.feedback.preferences.models import Preference, PreferenceKind
-from apps.feedback.preferences.services import add_comparison, find_preference, take_back_preference
+from apps.feedback.preferences.services import (
+    add_comparison,
+    compare_again,
+    find_preference,
+    take_back_preference,
+    undo_preference,
+)
 from apps.feedback.preferences.sides import Side, hash_pair
 from apps.feedback.queues.models import Mode, QueueItem
 from apps.feedback.queues.services import BETTER, read_fields
 from apps.feedback.schemas import ProjectSchema
 from apps.feedback.score_schema import MAX_TEXT, FieldKind, FieldSpec
-from apps.feedback.services import Answer, Author, take_back_labels, write_answers
+from apps.feedback.services import Answer, Author, take_back_labels, undo_labels, write_answers
+from apps.feedback.services import say_again as label_again
 
 TIE = "tie"
 Answers = dict[str, dict[str, Any]]
@@ -72,14 +78,14 @@ def say_answers(*, caller: Caller, item: QueueItem, answers: Mapping[str, Any], 
 
 
 def take_back_said(*, caller: Caller, item: QueueItem, labels: Sequence[str]) -> None:
-    """Undo what a review said. Raises Conflict when any of it was changed since."""
+    """Undo what a review or a decision said: what its author had said before is said again. Raises Conflict when any of
+    it was changed since."""
     try:
         if item.other is None:
-            take_back_labels(caller=caller, trajectory=item.trajectory, ids=labels)
+            undo_labels(caller=caller, trajectory=item.trajectory, ids=labels)
             return
         for preference_id in labels:
-            found = find_preference(caller=caller, preference_id=preference_id)
-            take_back_preference(caller=caller, preference=found)
+            undo_preference(caller=caller, preference=find_preference(caller=caller, preference_id=preference_id))
     except (Conflict, NotFound):
         raise Conflict(CHANGED) from None
 
@@ -112,41 +118,11 @@ def silence(*, caller: Caller, item: QueueItem, authors: Sequence[str], fields: 
 
 
 def say_again(*, item: QueueItem, ids: Sequence[str]) -> dict[str, str]:
-    """Give people their word back that was silenced, each in their own name; returns the new ids by the old ones.
-
-    Whose account is gone or who has spoken again meanwhile keeps silent, and so does what the score schema takes no
-    more.
-    """
+    """Give people their word back that was silenced; returns the new ids by the old ones. Who cannot speak any more, or
+    has spoken again, keeps silent."""
     if item.other is not None:
-        return _compare_again(ids)
-    said_again = {}
-    silenced = Label.objects.filter(pk__in=ids).exclude(author=None).select_related("author").order_by("pk")
-    for label in silenced:
-        author = Author(caller=Caller(user=label.author), source=Source.HUMAN)
-        standing = Label.objects.standing().filter(author.own(), trajectory=item.trajectory, step=None)
-        if standing.filter(field=label.field).exists():
-            continue
-        answer = Answer(field=label.field, value=label.value if label.said is None else label.said, text=label.text)
-        with suppress(InvalidInput):
-            [again] = write_answers(author=author, trajectory=item.trajectory, answers=[answer])
-            said_again[label.pk] = again.pk
-    return said_again
-
-
-def _compare_again(ids: Sequence[str]) -> dict[str, str]:
-    said_again = {}
-    rows = Preference.objects.filter(pk__in=ids).exclude(author=None)
-    for row in rows.select_related("author", "trajectory", "rejected_trajectory").order_by("pk"):
-        own = Preference.objects.standing().filter(project=row.project_id, pair=row.pair, author=row.author)
-        if own.exists():
-            continue
-        chosen, rejected = Side(trajectory=row.trajectory), Side(trajectory=row.rejected_trajectory)
-        with suppress(NotFound, Forbidden):
-            again = add_comparison(
-                caller=Caller(user=row.author), chosen=chosen, rejected=rejected, is_tie=row.is_tie, text=row.text
-            )
-            said_again[row.pk] = again.pk
-    return said_again
+        return compare_again(ids)
+    return label_again(trajectory=item.trajectory, ids=ids)
 
 
 def _check_pair(item: QueueItem, given: Mapping[str, Any]) -> Answers:

@@ -53,7 +53,7 @@ def test_a_step_is_played_and_the_better_answer_kept(
     done = reviewer_browser.post(f"{address}/keep", answer, follow=True).content.decode()
     assert "Kept: what version 0 said now is better than what step 0 said then" in done
     row = Preference.objects.standing().get()
-    assert f'<form method="post" action="/p/shop/preferences/{row.pk}/unsay">' in done
+    assert f'<form method="post" action="/p/shop/preferences/{row.pk}/undo">' in done
     assert "What version 0 said, better than what the step said:" in done
     assert (row.chosen_version, row.rejected_step, row.kind) == (served, step, "comparison")
     done = reviewer_browser.post(f"{address}/keep", {**answer, "better": "original"}, follow=True).content.decode()
@@ -89,7 +89,7 @@ def test_an_answer_is_kept_where_the_others_stand(
     html = reviewer_browser.post(f"{address}/keep", answer, headers={"HX-Request": "true"}).content.decode()
     row = Preference.objects.standing().get()
     assert "Kept: what version 0 said now is better" in html
-    assert f'action="/p/shop/preferences/{row.pk}/unsay"' in html
+    assert f'action="/p/shop/preferences/{row.pk}/undo"' in html
 
 
 def test_an_answer_that_was_given_before_is_no_choice(

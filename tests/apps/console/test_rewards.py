@@ -43,7 +43,23 @@ def test_htmx_gets_the_panel_and_an_undo(reviewer_browser: Client, trajectory: T
     toast = toast_of(response)
     assert toast["text"] == "Trajectory rewarded −1.00"
     undone = reviewer_browser.post(toast["undo"], headers=HTMX)
-    assert toast_of(undone)["text"] == "Reward taken back"
+    assert toast_of(undone)["text"] == "Undone"
+    trajectory.refresh_from_db()
+    assert trajectory.reward is None
+
+
+def test_an_undo_brings_back_the_reward_before_and_taking_back_does_not(
+    reviewer_browser: Client, trajectory: Trajectory, step: Step
+) -> None:
+    address = f"/p/shop/trajectories/{trajectory.id}/labels"
+    for fields in ({}, {"step": step.id}):
+        reviewer_browser.post(address, {**fields, "value": "-0.5", "text": "dull"}, headers=HTMX)
+        toast = toast_of(reviewer_browser.post(address, {**fields, "value": "1"}, headers=HTMX))
+        reviewer_browser.post(toast["undo"], headers=HTMX)
+        standing = Label.objects.standing().get(step=step if fields else None)
+        assert (standing.value, standing.text) == (-0.5, "dull")
+        reviewer_browser.post(f"/p/shop/labels/{standing.pk}/take-back", headers=HTMX)
+        assert not Label.objects.standing().exists()
     trajectory.refresh_from_db()
     assert trajectory.reward is None
 

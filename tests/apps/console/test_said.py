@@ -57,7 +57,7 @@ def test_htmx_gets_the_panel_and_an_undo(reviewer_browser: Client, page: str) ->
     assert 'id="reward-panel"' in html
     assert "+1.00" in html.split('id="reward-panel"')[1]
     assert html.count("formaction=") == 1  # the label stands in one of the two panels
-    assert "/unsay" in answer["HX-Trigger"]
+    assert "/unsay/undo" in answer["HX-Trigger"]
 
 
 def test_what_a_step_is_worth_follows_what_is_said_of_it(reviewer_browser: Client, page: str, step: Step) -> None:
@@ -100,7 +100,7 @@ def test_an_answer_is_corrected_and_taken_back(reviewer_browser: Client, page: s
     saved = reviewer_browser.post(address, {"message": "Tomorrow.", "text": "be exact"}, follow=True).content.decode()
     assert "Tomorrow." in saved
     row = Preference.objects.standing().get()
-    assert f'<form method="post" action="/p/shop/preferences/{row.pk}/unsay">' in saved
+    assert f'<form method="post" action="/p/shop/preferences/{row.pk}/undo">' in saved
     assert "These words, better than what the step said:" in saved
     assert row.chosen_message == {"role": "assistant", "content": "Tomorrow."}
     assert reviewer_browser.post(f"/p/shop/preferences/{row.pk}/unsay").status_code == 302
@@ -172,7 +172,7 @@ def test_which_of_two_is_better_is_said_where_they_stand(
         html = reviewer_browser.post(f"{page}/prefer", {"with": other.pk, "better": better}, follow=True).content
         row = Preference.objects.standing().get()  # the last word alone
         assert (row.trajectory, row.rejected_trajectory, row.is_tie) == (*pair, False)
-        assert f"/p/shop/preferences/{row.pk}/unsay" in html.decode()
+        assert f"/p/shop/preferences/{row.pk}/undo" in html.decode()
     assert "Worse than" in reviewer_browser.get(page).content.decode()
     assert "Better than" in reviewer_browser.get(f"/p/shop/trajectories/{other.pk}").content.decode()
     reviewer_browser.post(f"{page}/prefer", {"with": other.pk, "better": "tie"})
@@ -231,7 +231,7 @@ def test_who_may_say(
 
 
 def test_what_is_missing_is_404(reviewer_browser: Client, page: str) -> None:
-    for address in (f"/p/shop/labels/{new_id('labl')}/unsay", "/p/shop/preferences/nonsense/unsay"):
+    for address in (f"/p/shop/labels/{new_id('labl')}/unsay", "/p/shop/preferences/nonsense/undo"):
         assert reviewer_browser.post(address).status_code == 404
     assert reviewer_browser.get(f"{page}/steps/9/correct").status_code == 404
 

@@ -316,3 +316,11 @@ def test_a_field_that_the_schema_dropped_is_not_asked(
     queue = make_queue(rows[0], field_names=["clarity", "reward"])
     add_schema(caller=by(trainer), project=project, definition={})
     assert give(queue, mate, 1).answers == {"reward": {"value": 1, "text": ""}}
+
+
+def test_what_the_decider_had_said_before_is_said_again(disputed: QueueItem, trainer: User) -> None:
+    add_label(caller=by(trainer), trajectory=disputed.trajectory, value=0.25)
+    decided = decide_item(caller=by(trainer), item=disputed, answers={"reward": {"value": -0.5}})
+    take_back_decision(caller=by(trainer), item=decided)
+    standing = Label.objects.standing().filter(trajectory=disputed.trajectory, author=trainer)
+    assert [label.value for label in standing] == [0.25]

@@ -12,6 +12,8 @@ from apps.accounts.models import ApiKey, Membership, Role, User
 from apps.core.errors import Conflict, Forbidden, InvalidInput, NotFound
 from apps.feedback.models import Label
 from apps.feedback.preferences.models import Preference
+from apps.feedback.preferences.services import add_comparison
+from apps.feedback.preferences.sides import Side
 from apps.feedback.queues.filling import add_trajectories
 from apps.feedback.queues.models import ItemState, QueueEvent, QueueItem, Review, ReviewQueue, ReviewState
 from apps.feedback.queues.services import change_queue, set_state
@@ -26,7 +28,7 @@ from apps.feedback.queues.working import (
     take_review,
     undo_review,
 )
-from apps.feedback.services import add_label
+from apps.feedback.services import add_label, take_back_label
 from apps.trajectories.models import Trajectory
 from tests.apps.feedback.queues.conftest import Add, MakeQueue, by, run_at_once
 
@@ -360,3 +362,38 @@ def test_who_may_not_review_any_more_holds_no_place(
     assert take(queue, second).item_id == held.item_id
     assert Review.objects.get(pk=held.pk).state == "lapsed"
     assert release_everywhere() == 0
+
+
+def test_an_undo_brings_back_what_its_author_had_said_before(queue: ReviewQueue, mate: User) -> None:
+    row = take(queue, mate).item.trajectory
+    add_label(caller=by(mate), trajectory=row, value=-0.5, text="dull")
+    for _ in range(2):
+        given = submit_review(caller=by(mate), review=take(queue, mate), said=say(1, "changed my mind"))
+        undo_review(caller=by(mate), review=given)
+        row.refresh_from_db()
+        standing = Label.objects.standing().get(trajectory=row)
+        assert (row.reward, standing.value, standing.text, standing.author) == (-0.5, -0.5, "dull", mate)
+    assert submit_review(caller=by(mate), review=take(queue, mate), said=say(1)).state == "submitted"
+    row.refresh_from_db()
+    assert row.reward == 1
+
+
+def test_an_undo_brings_nothing_back_that_was_taken_back(queue: ReviewQueue, mate: User) -> None:
+    row = take(queue, mate).item.trajectory
+    take_back_label(caller=by(mate), label=add_label(caller=by(mate), trajectory=row, value=-0.5))
+    undo_review(caller=by(mate), review=give(queue, mate, 1))
+    assert not Label.objects.standing().exists()
+
+
+def test_the_undo_of_a_pair_brings_back_the_comparison_before(make_queue: MakeQueue, add: Add, mate: User) -> None:
+    one, other = add(group="g"), add(group="g")
+    queue = make_queue(one, other, mode="pairs")
+    first, second = Side(trajectory=one), Side(trajectory=other)
+    before = add_comparison(caller=by(mate), chosen=first, rejected=second, text="as I said")
+    said = Submission(answers={"better": {"value": other.pk}})
+    given = submit_review(caller=by(mate), review=take(queue, mate), said=said)
+    assert Preference.objects.standing().get().trajectory == other
+    undo_review(caller=by(mate), review=given)
+    again = Preference.objects.standing().get()
+    assert (again.trajectory, again.rejected_trajectory, again.text, again.author) == (one, other, "as I said", mate)
+    assert (again.pk != before.pk, again.created_at > before.created_at) == (True, True)
