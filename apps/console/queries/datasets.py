@@ -128,6 +128,14 @@ def find_snapshot(project: Project, caller: Caller, snapshot_id: str) -> Snapsho
     return snapshot
 
 
+def find_known_snapshot(project: Project, caller: Caller, snapshot_id: str) -> Snapshot | None:
+    """Return a snapshot of the project, None when it has no such one."""
+    try:
+        return find_snapshot(project, caller, snapshot_id)
+    except NotFound:
+        return None
+
+
 def find_export(project: Project, caller: Caller, export_id: str) -> Export:
     """Return an export of the project or raise NotFound."""
     export = exporting.find_export(caller=caller, export_id=export_id)

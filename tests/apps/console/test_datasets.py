@@ -290,6 +290,23 @@ class TestExports:
         assert response.status_code == 400
         assert 'role="alert"' in response.content.decode()
 
+    @pytest.mark.parametrize("source", ["snapshot", "dataset"])
+    def test_what_was_refused_stands_in_the_form_as_it_was_chosen(
+        self, trainer_browser: Client, snapshot: Snapshot, source: str
+    ) -> None:
+        ids = {"snapshot": snapshot.id, "dataset": snapshot.dataset_id}
+        fields = {source: ids[source], "shape": "preference", "format": "parquet"}
+        html = trainer_browser.post(EXPORTS, fields).content.decode()
+        assert "othing in it was compared, ranked or corrected" in html
+        chosen = {
+            "snapshot": f'name="snapshot" value="{snapshot.id}"',
+            "dataset": f'value="{snapshot.dataset_id}" selected',
+        }
+        assert chosen[source] in html
+        assert ('name="query"' in html) == (source == "dataset")
+        assert 'value="preference" selected' in html
+        assert 'value="parquet" selected' in html
+
     def test_it_is_cancelled(self, trainer_browser: Client, export: Export) -> None:
         trainer_browser.post(f"{EXPORTS}/{export.id}/cancel")
         assert "cancelled" in trainer_browser.get(EXPORTS).content.decode()

@@ -293,3 +293,11 @@ class TestLongConversations:
         other = talk(3)
         other["messages"][0] = {"role": "user", "content": "Another question?"}
         assert (import_rows(other, talk(3)).n_imported, Trajectory.objects.count()) == (1, 2)
+
+
+@pytest.mark.parametrize("shape", ["preference", "sft", "hints"])
+def test_exported_judgements_are_told_to_be_no_trajectories(import_rows: ImportRows, shape: str) -> None:
+    row = {"format": f"claw.{shape}.v1", "trajectory": "traj_x", "prompt": [], "chosen": [], "rejected": []}
+    source = import_rows(row)
+    assert (source.state, source.n_imported, source.n_refused) == ("done", 0, 1)
+    assert "imports take claw.messages.v1 and claw.tokens.v1" in source.problems.get().reason
