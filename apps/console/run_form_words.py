@@ -109,8 +109,8 @@ UNITS = {
     "recipe.min_ess": "0 to 1",
     "selection.min_reward": "−1 to 1",
     "selection.max_reward": "−1 to 1",
-    "selection.since": "with zone",
-    "selection.until": "with zone",
+    "selection.since": "with zone: 2026-11-01T00:00Z",
+    "selection.until": "with zone: 2026-11-01T00:00Z",
 }
 HINTS = {
     "recipe.algorithm": "Rewards of fresh answers, or labels of any age.",

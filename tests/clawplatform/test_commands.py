@@ -21,11 +21,14 @@ pytestmark = pytest.mark.django_db
 @pytest.fixture
 def env(tmp_path: Path) -> Env:
     """Settings of a host on which nothing is installed and nothing listens."""
-    with closing(socket.socket()) as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    with closing(socket.socket()) as one, closing(socket.socket()) as other:
+        for free in (one, other):
+            free.bind(("127.0.0.1", 0))
+        port, engine_port = (free.getsockname()[1] for free in (one, other))
     data, python, model = (tmp_path / name for name in ("data", "python", "model"))
-    return Env(CLAW_PORT=port, CLAW_DATA_DIR=data, CLAW_ML_PYTHON=python, CLAW_MODEL=model)
+    return Env(
+        CLAW_PORT=port, CLAW_ENGINE_PORT=engine_port, CLAW_DATA_DIR=data, CLAW_ML_PYTHON=python, CLAW_MODEL=model
+    )
 
 
 def test_down_says_that_nothing_runs(capsys: pytest.CaptureFixture[str]) -> None:

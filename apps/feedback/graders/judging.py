@@ -221,7 +221,12 @@ def render_message(message: Any) -> str:
     """Return one message as text: who speaks, the words, and the tool calls."""
     if not isinstance(message, dict):
         return ""
-    lines = [f"[{message.get('role', '?')}]", spoken_text(message)]
+    return "\n".join(line for line in (f"[{message.get('role', '?')}]", render_words(message)) if line)
+
+
+def render_words(message: Mapping[str, Any]) -> str:
+    """Return what one message says, and its tool calls."""
+    lines = [spoken_text(message)]
     for call in message.get("tool_calls") or ():
         function = call.get("function") if isinstance(call, dict) else None
         if isinstance(function, dict):

@@ -22,6 +22,7 @@ from apps.feedback.graders.grading import (
     read_group,
     read_ungraded,
 )
+from apps.feedback.graders.judging import render_words
 from apps.feedback.graders.kinds import Kind
 from apps.feedback.graders.models import DryRun, GraderVersion, WorkState
 from apps.feedback.graders.people import Target, compare, read_people
@@ -156,7 +157,7 @@ def _show(graded: Graded, grading_round: GradingRound, *, people: Mapping[Target
         "title": subject.trajectory.title[:SHOWN_TEXT],
         "group": subject.trajectory.group if grading_round.kind.is_group else "",
         "step": subject.step_id,
-        "answer": clean_text(subject.text[:SHOWN_TEXT]),
+        "answer": clean_text(render_words(subject.answer)[:SHOWN_TEXT]),
         "value": None,
         "reward": None,
         "text": "",

@@ -1,5 +1,7 @@
 """Dry runs, and how far a grader agrees with people."""
 
+import json
+
 import pytest
 
 from apps.accounts.access import Caller
@@ -11,7 +13,7 @@ from apps.feedback.graders.services import start_dry_run, switch_on
 from apps.feedback.graders.trying import run_dry_run
 from apps.feedback.models import Label, Source
 from apps.feedback.services import add_label
-from apps.trajectories.models import Trajectory
+from apps.trajectories.models import Step, Trajectory
 from tests.apps.feedback.graders.conftest import MakeTrajectory, MakeVersion, grade_all
 from tests.factories.trajectories import StepFactory
 from tests.fakes.engine import FakeEngine
@@ -83,12 +85,16 @@ class TestDryRun:
         first = talk.steps.get()
         StepFactory.create(trajectory=talk, index=1, parent=first, messages=[{"role": "user", "content": "ok"}])
         Trajectory.objects.filter(pk=talk.pk).update(n_steps=2)
+        call = {"id": "c1", "type": "function", "function": {"name": "look", "arguments": '{"at": "sky"}'}}
+        said = {"role": "assistant", "content": None, "tool_calls": [call]}
+        Step.objects.filter(pk=first.pk).update(answer=json.dumps(said).encode())
         for _ in range(3):  # newer ones, of one step
             make_trajectory()
         run_dry_run(start_dry_run(caller=caller, version=version, n_wanted=1).pk)
         newest = DryRun.objects.order_by("-pk")[0]
         assert newest.state == WorkState.DONE
         assert {one["trajectory"] for one in newest.results} == {talk.pk}
+        assert newest.results[0]["answer"] == 'calls look({"at": "sky"})'
 
     def test_without_a_sample_it_fails(self, caller: Caller, make_version: MakeVersion) -> None:
         version = make_version("regex", settings={"pattern": "x"}, tried=False)
