@@ -112,6 +112,22 @@ def switch_off(page: Page, grader_id: str) -> HttpResponse:
 
 
 @project_page("POST", role=Role.TRAINER)
+def archive(page: Page, grader_id: str) -> HttpResponse:
+    """Switch a grader off and put it away."""
+    found = _find(page, grader_id)
+    services.archive_grader(caller=page.caller, grader=found)
+    return page.done(f"{found.name} is archived; its labels stay.", to=page.url("grader", found.pk))
+
+
+@project_page("POST", role=Role.TRAINER)
+def restore(page: Page, grader_id: str) -> HttpResponse:
+    """Take a grader out of the archive."""
+    found = _find(page, grader_id)
+    services.restore_grader(caller=page.caller, grader=found)
+    return page.done(f"{found.name} is back, switched off.", to=page.url("grader", found.pk))
+
+
+@project_page("POST", role=Role.TRAINER)
 def backfill(page: Page, grader_id: str, number: int) -> HttpResponse:
     """Have a version grade what is in the pool already."""
     version = services.find_version(_find(page, grader_id), number)

@@ -40,10 +40,16 @@ class Grader(models.Model):
     seen_until = models.DateTimeField(null=True, blank=True)  # of trajectories' ends: what came before was looked at
     sealed_secret = models.TextField(blank=True, editable=False)  # by which a webhook's calls are signed
     created_at = models.DateTimeField(default=timezone.now, editable=False)
+    archived_at = models.DateTimeField(null=True, blank=True)  # its labels stay; it does nothing more
 
     class Meta:
         app_label = "feedback"
-        constraints = [models.UniqueConstraint(fields=["project", "name"], name="grader_name_is_unique_in_project")]
+        constraints = [
+            models.UniqueConstraint(fields=["project", "name"], name="grader_name_is_unique_in_project"),
+            models.CheckConstraint(
+                condition=models.Q(archived_at=None) | models.Q(live=None), name="archived_grader_is_off"
+            ),
+        ]
 
     def __str__(self) -> str:
         return self.name

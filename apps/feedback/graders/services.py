@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from django.db import transaction
-from django.db.models import QuerySet
+from django.db.models import F, QuerySet
 from django.utils import timezone
 
 from apps.accounts.access import Caller, require_enough, require_role
@@ -46,6 +46,7 @@ MAX_DRY_RUN = 50
 MAX_GRADERS = 100
 MAX_QUERY = 1000
 GRADED_FIELDS = (FieldKind.NUMBER, FieldKind.SCALE, FieldKind.BINARY)
+UNDER_WAY = (WorkState.QUEUED, WorkState.RUNNING)
 _NAME = re.compile(rf"[a-z0-9][a-z0-9_-]{{0,{MAX_NAME - 1}}}")
 
 
@@ -68,10 +69,8 @@ def create_grader(
     """
     require_role(caller, project, Role.TRAINER)
     found = find_kind(kind)
-    Project.objects.select_for_update().get(pk=project.pk)
+    _require_room(project)
     _check_name(project, name)
-    if Grader.objects.filter(project=project).count() >= MAX_GRADERS:
-        raise Conflict(f"a project has at most {MAX_GRADERS} graders")
     secret = _make_secret() if found.settings is WebhookSettings else ""
     grader = Grader.objects.create(project=project, name=name, kind=found.name, sealed_secret=seal_credential(secret))
     version = _add_version(grader, caller=caller, draft=draft)
@@ -87,7 +86,7 @@ def add_version(*, caller: Caller, grader: Grader, draft: VersionDraft) -> Grade
     Raises what `create_grader` raises.
     """
     require_role(caller, grader.project, Role.TRAINER)
-    Grader.objects.select_for_update().get(pk=grader.pk)
+    _lock_in_use(grader)
     version = _add_version(grader, caller=caller, draft=draft)
     _record(grader, caller, "grader.changed", version=version)
     return version
@@ -217,6 +216,7 @@ def start_dry_run(*, caller: Caller, version: GraderVersion, n_wanted: int = 20)
     require_role(caller, version.grader.project, Role.TRAINER)
     if not 1 <= n_wanted <= MAX_DRY_RUN:
         raise InvalidInput(f"try 1 to {MAX_DRY_RUN} trajectories", field="n")
+    _lock_in_use(version.grader)
     dry_run = DryRun.objects.create(version=version, author=caller.user, key=caller.key, n_wanted=n_wanted)
     queue_task(RUN_DRY_RUN, dry_run.pk)
     return dry_run
@@ -228,7 +228,7 @@ def switch_on(*, caller: Caller, version: GraderVersion) -> Grader:
     grader = version.grader
     require_role(caller, grader.project, Role.TRAINER)
     _require_dry_run(version)
-    before = Grader.objects.select_for_update().get(pk=grader.pk).live_id
+    before = _lock_in_use(grader).live_id
     if before not in {None, version.pk}:
         _skip_waiting(before, why=f"v{version.number} was switched on")
     now = timezone.now()
@@ -251,6 +251,52 @@ def switch_off(*, caller: Caller, grader: Grader) -> Grader:
     return grader
 
 
+@transaction.atomic
+def archive_grader(*, caller: Caller, grader: Grader) -> Grader:
+    """Switch the grader off and put it away; its labels stay, and count. Saying it twice is fine.
+
+    Raises Conflict while it fills back.
+    """
+    require_role(caller, grader.project, Role.TRAINER)
+    if Grader.objects.select_for_update().get(pk=grader.pk).archived_at is None:
+        if Backfill.objects.filter(version__grader=grader, state__in=UNDER_WAY).exists():
+            raise Conflict("a back-fill of it is under way: wait for it, or cancel it")
+        switch_off(caller=caller, grader=grader)
+        Grader.objects.filter(pk=grader.pk).update(archived_at=timezone.now())
+        _record(grader, caller, "grader.archived")
+    grader.refresh_from_db()
+    return grader
+
+
+@transaction.atomic
+def restore_grader(*, caller: Caller, grader: Grader) -> Grader:
+    """Take the grader out of the archive, switched off. Saying it twice is fine.
+
+    Raises Conflict where there are as many as a project may have.
+    """
+    require_role(caller, grader.project, Role.TRAINER)
+    _require_room(grader.project, besides=grader.pk)
+    if Grader.objects.filter(pk=grader.pk).exclude(archived_at=None).update(archived_at=None):
+        _record(grader, caller, "grader.restored")
+    grader.refresh_from_db()
+    return grader
+
+
+def _require_room(project: Project, *, besides: str = "") -> None:
+    """Hold the project; raise Conflict where one more grader would be too many."""
+    Project.objects.select_for_update().get(pk=project.pk)
+    if Grader.objects.filter(project=project, archived_at=None).exclude(pk=besides).count() >= MAX_GRADERS:
+        raise Conflict(f"a project has at most {MAX_GRADERS} graders: archive one that is not needed any more")
+
+
+def _lock_in_use(grader: Grader) -> Grader:
+    """Hold the grader. Raises Conflict for one that is archived."""
+    locked = Grader.objects.select_for_update().get(pk=grader.pk)
+    if locked.archived_at is not None:
+        raise Conflict(f"{grader.name} is archived: restore it first")
+    return locked
+
+
 def _skip_waiting(version_id: str | None, *, why: str) -> None:
     """What a version had still to grade by itself is left; what it said later would take the place of newer words."""
     waiting = Grading.objects.filter(version=version_id, backfill=None, state=GradingState.WAITING)
@@ -266,9 +312,8 @@ def start_backfill(*, caller: Caller, version: GraderVersion, query: str | None 
     project = version.grader.project
     require_role(caller, project, Role.TRAINER)
     _require_dry_run(version)
-    Grader.objects.select_for_update().get(pk=version.grader_id)
-    under_way = Backfill.objects.filter(version=version, state__in=[WorkState.QUEUED, WorkState.RUNNING])
-    if under_way.exists():
+    _lock_in_use(version.grader)
+    if Backfill.objects.filter(version=version, state__in=UNDER_WAY).exists():
         raise Conflict("a back-fill of this version is under way: wait for it, or cancel it")
     newest = Trajectory.objects.filter(project=project).order_by("-pk").values_list("pk", flat=True).first()
     backfill = Backfill.objects.create(
@@ -287,7 +332,7 @@ def start_backfill(*, caller: Caller, version: GraderVersion, query: str | None 
 def cancel_backfill(*, caller: Caller, backfill: Backfill) -> Backfill:
     """Stop a back-fill; what it graded stays. Conflict when it has ended."""
     require_role(caller, backfill.version.grader.project, Role.TRAINER)
-    under_way = Backfill.objects.filter(pk=backfill.pk, state__in=[WorkState.QUEUED, WorkState.RUNNING])
+    under_way = Backfill.objects.filter(pk=backfill.pk, state__in=UNDER_WAY)
     if under_way.update(state=WorkState.CANCELLED, ended_at=timezone.now()) != 1:
         raise Conflict(f"the back-fill is {backfill.state}")
     Grading.objects.filter(backfill=backfill, state=GradingState.WAITING).delete()
@@ -302,8 +347,9 @@ def _require_dry_run(version: GraderVersion) -> None:
 
 
 def list_graders(project: Project) -> QuerySet[Grader]:
-    """Return the project's graders by name."""
-    return Grader.objects.filter(project=project).select_related("live").order_by("name")
+    """Return the project's graders by name, archived ones last."""
+    rows = Grader.objects.filter(project=project).select_related("live")
+    return rows.order_by(F("archived_at").asc(nulls_first=True), "name")
 
 
 def list_versions(grader: Grader) -> QuerySet[GraderVersion]:

@@ -374,6 +374,20 @@ class TestGrader:
         trainer_browser.post(f"{address}/off")
         assert Grader.objects.get().live is None
 
+    def test_one_is_archived_and_restored(self, trainer_browser: Client, version: GraderVersion) -> None:
+        address = page_of(version)
+        assert trainer_browser.post(f"{address}/archive")["Location"] == address
+        html = trainer_browser.get(address).content.decode()
+        assert ">archived</span>" in html
+        assert ">Restore</button>" in html
+        assert f"{address}/1/on" not in html
+        assert f"{address}/1/dry-run" not in html
+        assert f"{address}/1/backfill" not in html
+        assert ">archived</span>" in trainer_browser.get("/p/shop/rewards").content.decode()
+        assert trainer_browser.post(f"{address}/1/on").status_code == 409
+        trainer_browser.post(f"{address}/restore")
+        assert f"{address}/1/on" in trainer_browser.get(address).content.decode()
+
     def test_a_new_version_starts_from_the_newest(self, trainer_browser: Client, version: GraderVersion) -> None:
         address = f"{page_of(version)}/versions"
         html = trainer_browser.get(address).content.decode()
@@ -395,7 +409,7 @@ class TestGrader:
     ) -> None:
         address = page_of(version)
         assert "Ask owner@example.org" in viewer_browser.get(address).content.decode()
-        for act in ("/1/on", "/1/dry-run", "/1/backfill", "/off", "/secret", "/versions"):
+        for act in ("/1/on", "/1/dry-run", "/1/backfill", "/off", "/archive", "/restore", "/secret", "/versions"):
             assert reviewer_browser.post(f"{address}{act}").status_code == 403
             assert browser_of(stranger).post(f"{address}{act}").status_code == 404
             if act != "/versions":

@@ -48,7 +48,7 @@ class GraderSerializer(serializers.ModelSerializer[Grader]):
 
     class Meta:
         model = Grader
-        fields = ["id", "name", "kind", "live", "switched_on_at", "created_at"]
+        fields = ["id", "name", "kind", "live", "switched_on_at", "created_at", "archived_at"]
         read_only_fields = fields
 
 

@@ -59,7 +59,7 @@ class GradersView(APIView):
 
     @extend_schema(operation_id="graders_list", parameters=[ProjectQuerySerializer], responses=GradersSerializer)
     def get(self, request: Request) -> Response:
-        """List the graders by name."""
+        """List the graders by name, archived ones last."""
         project = find_project(caller_of(request), read_fields(ProjectQuerySerializer, request.query_params)["project"])
         return Response({"items": GraderSerializer(services.list_graders(project)[:LISTED], many=True).data})
 
@@ -147,6 +147,26 @@ class SwitchOffView(APIView):
         """Have the grader grade nothing new; its labels stay."""
         grader = _find(request, grader_id)
         return Response(GraderSerializer(services.switch_off(caller=caller_of(request), grader=grader)).data)
+
+
+class ArchiveView(APIView):
+    """Putting a grader away."""
+
+    @extend_schema(request=None, responses=GraderSerializer)
+    def post(self, request: Request, grader_id: str) -> Response:
+        """Switch the grader off and put it away: it does not count to those a project may have. Its labels stay."""
+        grader = _find(request, grader_id)
+        return Response(GraderSerializer(services.archive_grader(caller=caller_of(request), grader=grader)).data)
+
+
+class RestoreView(APIView):
+    """Taking a grader out of the archive."""
+
+    @extend_schema(request=None, responses=GraderSerializer)
+    def post(self, request: Request, grader_id: str) -> Response:
+        """Have the grader back, switched off."""
+        grader = _find(request, grader_id)
+        return Response(GraderSerializer(services.restore_grader(caller=caller_of(request), grader=grader)).data)
 
 
 class AgreementView(APIView):

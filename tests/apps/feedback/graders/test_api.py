@@ -123,6 +123,7 @@ def test_who_may(
     address = f"{URL}/{version.grader_id}"
     dry_run = DryRun.objects.create(version=version, n_wanted=1, state=WorkState.DONE)
     posts = [f"{address}/versions", f"{address}/switch-off", f"{address}/secret"]
+    posts += [f"{address}/archive", f"{address}/restore"]
     posts += [f"{address}/versions/1/{act}" for act in ("switch-on", "dry-runs", "backfills")]
     gets = [address, f"{address}/versions", f"{address}/versions/1/agreement", f"/api/v1/dry-runs/{dry_run.pk}"]
     body = {"settings": {"pattern": "y"}}

@@ -9,11 +9,13 @@ from apps.accounts.access import Caller
 from apps.accounts.models import ApiKey, Project, User
 from apps.core.errors import Conflict, Forbidden, InvalidInput, NotFound, ServiceError
 from apps.core.ids import new_id
+from apps.feedback.graders import services
 from apps.feedback.graders.kinds import find_kind
 from apps.feedback.graders.models import GraderVersion
 from apps.feedback.graders.services import (
     VersionDraft,
     add_version,
+    archive_grader,
     cancel_backfill,
     create_grader,
     find_faults,
@@ -21,7 +23,9 @@ from apps.feedback.graders.services import (
     find_version,
     hold_to_shape,
     is_loose,
+    list_graders,
     renew_secret,
+    restore_grader,
     start_backfill,
     start_dry_run,
     switch_off,
@@ -60,6 +64,41 @@ def test_it_is_switched_on_and_off(caller: Caller, make_version: MakeVersion) ->
     assert switch_on(caller=caller, version=version).live == version
     for _ in range(2):
         assert switch_off(caller=caller, grader=version.grader).live is None
+
+
+def test_an_archived_one_does_nothing_until_it_is_restored(caller: Caller, make_version: MakeVersion) -> None:
+    version = make_version("regex", settings={"pattern": "x"})
+    grader = switch_on(caller=caller, version=version)
+    backfill = start_backfill(caller=caller, version=version)
+    with pytest.raises(Conflict, match="back-fill of it is under way"):
+        archive_grader(caller=caller, grader=grader)
+    cancel_backfill(caller=caller, backfill=backfill)
+    for _ in range(2):
+        archived = archive_grader(caller=caller, grader=grader)
+        assert (archived.live, archived.archived_at is None) == (None, False)
+    for act in (switch_on, start_dry_run, start_backfill):
+        with pytest.raises(Conflict, match="grader is archived: restore it first"):
+            act(caller=caller, version=version)
+    with pytest.raises(Conflict, match="archived"):
+        add_version(caller=caller, grader=grader, draft=VersionDraft(settings={"pattern": "y"}))
+    for _ in range(2):
+        assert restore_grader(caller=caller, grader=grader).archived_at is None
+    assert switch_on(caller=caller, version=version).live == version
+
+
+def test_archived_ones_leave_room_and_are_listed_last(
+    caller: Caller, project: Project, make_version: MakeVersion, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(services, "MAX_GRADERS", 2)
+    first, _ = (make_version("regex", name=name, settings={"pattern": "x"}).grader for name in ("a", "b"))
+    draft = VersionDraft(settings={"pattern": "x"})
+    with pytest.raises(Conflict, match="at most 2 graders: archive one"):
+        create_grader(caller=caller, project=project, name="c", kind="regex", draft=draft)
+    archive_grader(caller=caller, grader=first)
+    create_grader(caller=caller, project=project, name="c", kind="regex", draft=draft)
+    assert [grader.name for grader in list_graders(project)] == ["b", "c", "a"]
+    with pytest.raises(Conflict, match="at most 2 graders"):
+        restore_grader(caller=caller, grader=first)
 
 
 def test_a_webhook_has_a_secret_that_can_be_renewed(caller: Caller, project: Project, webhook: FakeWebhook) -> None:
