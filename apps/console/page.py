@@ -15,7 +15,7 @@ from django.views.decorators.http import require_http_methods
 
 from apps.accounts.access import Caller, find_project, require_role
 from apps.accounts.models import Membership, Project, Role, User
-from apps.console.replies import refuse, with_toast
+from apps.console.replies import find_form, refuse, with_toast
 from apps.core.errors import ServiceError
 from apps.core.live import find_newest
 from apps.trajectories.blindness import Hidden, find_hidden
@@ -81,6 +81,12 @@ SECTIONS = {
 }
 
 
+# A form that is to be asked for carries its question, or the mark that it is not asked yet; a script that asks takes
+# them out, and so does the page that asks in its stead.
+UNASKED = ("question", "unasked", "csrfmiddlewaretoken")
+LONGEST_QUESTION = 500
+
+
 @dataclass(frozen=True, kw_only=True)
 class Page:
     """One request for a page of a project by a member of its team."""
@@ -140,6 +146,16 @@ class Page:
         shared = {"page": self, "project": self.project, "section": section}
         return render(self.request, template, {**shared, **context}, status=status)
 
+    def ask(self, question: str) -> HttpResponse:
+        """Ask what the browser has not asked before the form was sent; a yes sends it again as it was."""
+        form = self.request.POST.lists()
+        return self.render(
+            "console/ask.html",
+            question=question[:LONGEST_QUESTION],
+            kept=[(name, value) for name, values in form if name not in UNASKED for value in values],
+            back=find_form(self.request) or self.url("project_home"),
+        )
+
     def done(
         self, message: str, *, to: str, undo: str = "", follow: str = "", warning: str = "", passing: bool = False
     ) -> HttpResponse:
@@ -177,10 +193,13 @@ def project_page(
                 # Before the view reads anything: what comes later is replayed.
                 since = find_newest(project.pk) if request.method == "GET" else None
                 page = Page(request=request, user=request.user, caller=caller, project=project, role=held, since=since)
+                if question := request.POST.get("question", "").strip():
+                    return page.ask(question)
                 return view(page, *args, **kwargs)
             except ServiceError as error:
                 return refuse(request, error)
 
+        open_page.methods = methods or ("GET", "HEAD")  # type: ignore[attr-defined]
         return open_page
 
     return decorate

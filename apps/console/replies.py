@@ -2,10 +2,12 @@
 
 import json
 import re
+from urllib.parse import urlsplit
 
+from django.contrib import messages
 from django.http import HttpRequest, HttpResponse, JsonResponse
-from django.shortcuts import render
-from django.urls import reverse
+from django.shortcuts import redirect, render
+from django.urls import Resolver404, resolve, reverse
 from django.utils.text import capfirst
 
 from apps.accounts.models import User
@@ -20,6 +22,7 @@ TITLES = {
     500: "We broke something",
     503: "A part does not answer",
 }
+LED_BACK = (400, 409)  # what somebody can mend on the page that they were on
 SERVER_ERROR = 500  # what looks up a member's home may be what does not answer
 PROJECT = re.compile(r"/p/([\w-]+)/")
 CODES = {
@@ -43,11 +46,30 @@ def with_toast(
 
 
 def refuse(request: HttpRequest, error: ServiceError) -> HttpResponse:
-    """Render a service's error: a toast on the page for htmx, else a page."""
+    """Render a service's error: a toast on the page for htmx; what a form asked in vain leads back to the form's page,
+    which tells it; else a page of its own."""
     if getattr(request, "htmx", False):
         response = HttpResponse(status=error.status, headers={"HX-Reswap": "none"})
         return with_toast(response, capfirst(error.message), kind="error")
+    if request.method == "POST" and error.status in LED_BACK and (form := find_form(request)):
+        words = capfirst(error.message.partition("\n")[0])
+        messages.error(request, words if words.endswith((".", "?", "!")) else f"{words}.")
+        return redirect(form)
     return render_error(request, status=error.status, detail=error.message)
+
+
+def find_form(request: HttpRequest) -> str:
+    """Return the address of the project's page on which the form stood that was sent, "" where none is known."""
+    try:
+        parts = urlsplit(request.headers.get("Referer", ""))
+        view = resolve(parts.path).func
+    except (ValueError, Resolver404):
+        return ""
+    came_from, here = PROJECT.match(parts.path), PROJECT.match(request.path)
+    is_here = parts.netloc == request.get_host() and came_from and here and came_from[1] == here[1]
+    if not is_here or "GET" not in getattr(view, "methods", ()):
+        return ""
+    return f"{parts.path}?{parts.query}" if parts.query else parts.path
 
 
 def render_error(request: HttpRequest, *, status: int, detail: str) -> HttpResponse:

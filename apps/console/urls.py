@@ -47,7 +47,6 @@ urlpatterns: list[URLPattern] = [
     path("p/<slug:slug>/agents/<slug:agent_slug>/limits/<str:name>", policies.change_limits, name="change_limits"),
     path("p/<slug:slug>/trajectories", trajectory_list.trajectories, name="trajectories"),
     path("p/<slug:slug>/look", trajectory_list.look, name="trajectories_look"),
-    path("p/<slug:slug>/views", trajectory_list.save_view, name="save_view"),
     path("p/<slug:slug>/views/<str:view_id>/delete", trajectory_list.delete_view, name="delete_view"),
     path("p/<slug:slug>/views/<str:view_id>/restore", trajectory_list.restore_view, name="restore_view"),
     path("p/<slug:slug>/jobs", bulk.jobs, name="bulk_jobs"),

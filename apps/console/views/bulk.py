@@ -33,6 +33,17 @@ def start(page: Page, form: BulkForm, *, query: str | None) -> HttpResponse:
     return page.done("The job has begun. You may leave this page: it goes on.", to=to, passing=True)
 
 
+def find_question(page: Page, form: BulkForm, *, query: str | None) -> str:
+    """Return what is asked before such a change begins. Raises ServiceError where it cannot begin."""
+    action = find_action(form.action)
+    settings = action.check(page.project, form.read_settings())
+    ids = list(form.ids) if query is None else []
+    job = BulkJob(project=page.project, action=action.name, settings=settings, ids=ids, query=query or "")
+    [(_, _, does)] = name_jobs(page.project, [job])
+    undo = f" It can be undone for {services.UNDO_FOR.days} days." if action.has_undo else ""
+    return f"{does}?{undo}"
+
+
 def _address_of(page: Page, job: BulkJob, *, came_from: str) -> str:
     """Return the address of a job's page that leads back to the search it was begun from."""
     return page.url("bulk_job", job.pk) + (f"?{urlencode({'from': came_from})}" if came_from else "")

@@ -12,6 +12,7 @@ from django.utils import timezone
 from apps.accounts.models import Role
 from apps.console.page import Page, project_page
 from apps.console.queries import review as queries
+from apps.console.replies import LED_BACK
 from apps.console.review_form import read_answers
 from apps.console.review_words import tell_who_is_asked
 from apps.console.snippets import curl
@@ -33,12 +34,17 @@ def work(page: Page, queue_id: str) -> HttpResponse:
     review = working.take_review(caller=page.caller, queue=queue, besides=ahead)
     if ahead or page.request.GET.get("part"):
         return _render_desk(page, queue, review)
+    return _render_work(page, queue, review)
+
+
+def _render_work(page: Page, queue: ReviewQueue, review: Review | None, **more: Any) -> HttpResponse:
     return page.render(
         "console/review_work.html",
         tally=queries.read_tally(queue, user=page.user),
         last=queries.find_last(queue, user=page.user),
         curl=curl("POST", f"/api/v1/review-queues/{queue.pk}/next", {}),
         **_desk(page, queue, review),
+        **more,
     )
 
 
@@ -76,12 +82,15 @@ def act(page: Page, queue_id: str, review_id: str, action: str) -> HttpResponse:
     if action not in _ACTIONS:
         raise NotFound("there is no such way to go on")
     is_data = WANTS_JSON in page.request.headers.get("Accept", "")
+    review = None
     try:
         review = working.find_review(caller=page.caller, review_id=review_id)
         if review.queue_id != queue_id or review.queue.project_id != page.project.pk:
             raise NotFound("this queue has no such review of yours")
         message = _ACTIONS[action](page, review)
     except ServiceError as error:
+        if not is_data and review is not None and error.status in LED_BACK:
+            return _render_refused(page, review, error)
         if not is_data:
             raise
         problem = {"error": error.message, "field": error.field, "code": error.code}
@@ -90,6 +99,15 @@ def act(page: Page, queue_id: str, review_id: str, action: str) -> HttpResponse:
         saved_at = timezone.now().isoformat(timespec="seconds")
         return JsonResponse({"message": message, "saved_at": saved_at})
     return page.done(message, to=page.url("review_work", queue_id))
+
+
+def _render_refused(page: Page, review: Review, error: ServiceError) -> HttpResponse:
+    """Show the item again, as its form was filled in, with what stands in the way."""
+    try:
+        review.answers = read_answers(page.request.POST)
+    except InvalidInput:  # of what cannot be read nothing can be shown
+        review.answers = {}
+    return _render_work(page, review.queue, review, desk_error=error, status=error.status)
 
 
 def _submit(page: Page, review: Review) -> str:

@@ -15,9 +15,10 @@ from apps.console.queries.imports import find_imported
 from apps.console.replies import with_toast
 from apps.console.snippets import curl
 from apps.console.views import bulk
-from apps.core.errors import Forbidden, InvalidInput, NotFound, ServiceError
+from apps.core.errors import Conflict, Forbidden, InvalidInput, NotFound, ServiceError
 from apps.feedback.bulk import ACTIONS
 from apps.feedback.queues.services import list_open_queues
+from apps.trajectories.bulk.actions import DELETE
 from apps.trajectories.bulk.services import UNDO_FOR
 from apps.trajectories.models import Channel, TrajectoryState
 from apps.trajectories.search import views as saved_views
@@ -30,10 +31,13 @@ from apps.trajectories.search.services import Found, TooSlow, find_strangers
 @project_page("GET", "HEAD", "POST")
 def trajectories(page: Page) -> HttpResponse:
     """The list, newest first; its filters are its address. A search that is wrong is shown with the place marked. What
-    is to be done with its rows is sent to the same address, and is shown again where it cannot be done.
+    is to be done with its rows, or the name of a new view, is sent to the same address, and is shown again where it
+    cannot be done.
     """
     if page.request.method != "POST":
         return _render_list(page, BulkForm())
+    if "save_view" in page.request.POST:
+        return _save_view(page)
     try:
         return _do_with_rows(page)
     except Forbidden:
@@ -54,10 +58,24 @@ def _do_with_rows(page: Page) -> HttpResponse:
         chosen = Query(terms=(Filter(field="id", operator=":", values=form.ids),))
         return HttpResponseRedirect(f"{page.url('exports')}?{urlencode({'q': str(chosen)})}#new-title")
     query = str(queries.read_filters(page.request.GET).read_query()) if is_all else None
+    if "unasked" in data and (is_all or form.action == DELETE.name):
+        return page.ask(bulk.find_question(page, form, query=query))
     return bulk.start(page, form, query=query)
 
 
-def _render_list(page: Page, form: BulkForm, *, status: int = 200) -> HttpResponse:
+def _save_view(page: Page) -> HttpResponse:
+    """Give the search on the page a name."""
+    page.require(Role.REVIEWER)
+    named = {name: page.request.POST.get(name, "") for name in ("name", "query")}
+    try:
+        view = saved_views.save_view(caller=page.caller, project=page.project, **named)
+    except (InvalidInput, Conflict) as error:
+        given = {"view_name": named["name"], "view_fault": error}
+        return _render_list(page, BulkForm(), status=error.status, **given)
+    return page.done(f"Saved as “{view.name}”", to=_address_of(page, view.query))
+
+
+def _render_list(page: Page, form: BulkForm, *, status: int = 200, **more: Any) -> HttpResponse:
     filters = queries.read_filters(page.request.GET)
     fault: SearchError | TooSlow | None = None
     query = Query()
@@ -92,6 +110,7 @@ def _render_list(page: Page, form: BulkForm, *, status: int = 200) -> HttpRespon
         queues=list_open_queues(page.project),
         curl=curl("GET", f"/api/v1/trajectories?q={quote(str(query))}" if query.terms else "/api/v1/trajectories"),
         **_read_views(page, str(query)),
+        **more,
     )
 
 
@@ -115,14 +134,6 @@ def look(page: Page) -> HttpResponse:
     address = given.get("next", "")
     is_here = url_has_allowed_host_and_scheme(address, allowed_hosts=None)
     return HttpResponseRedirect(address if is_here else page.url("trajectories"))
-
-
-@project_page("POST", role=Role.REVIEWER)
-def save_view(page: Page) -> HttpResponse:
-    """Give the search on the page a name."""
-    named = {name: page.request.POST.get(name, "") for name in ("name", "query")}
-    view = saved_views.save_view(caller=page.caller, project=page.project, **named)
-    return page.done(f"Saved as “{view.name}”", to=_address_of(page, view.query))
 
 
 @project_page("POST", role=Role.REVIEWER)

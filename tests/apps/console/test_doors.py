@@ -43,7 +43,6 @@ CHANGES = (
     ("/p/shop/inbox/exch_00000000000000000000000000/assign", REVIEWER),
     ("/p/shop/inbox/exch_00000000000000000000000000/take-out", REVIEWER),
     ("/p/shop/trajectories/{trajectory}/steps/{step}/side-call", REVIEWER),
-    ("/p/shop/views", REVIEWER),
     ("/p/shop/views/view_00000000000000000000000000/delete", REVIEWER),
     ("/p/shop/views/view_00000000000000000000000000/restore", REVIEWER),
     ("/p/shop/trajectories/{trajectory}/labels", REVIEWER),

@@ -155,7 +155,7 @@ def test_a_submission_asks_the_database_little(
     queue: ReviewQueue, reviewer_browser: Client, review: Review, django_assert_max_num_queries: Callable[..., Any]
 ) -> None:
     address = f"{ROOT}/{queue.pk}/work/{review.pk}/submit"
-    with django_assert_max_num_queries(18):  # four fields, each a label of its own
+    with django_assert_max_num_queries(19):  # four fields, each a label of its own
         saved = reviewer_browser.post(address, FORM, headers={"Accept": "application/json"})
     assert saved.json()["message"] == "Review saved"
 
@@ -455,3 +455,18 @@ def test_a_second_opinion_is_not_promised_twice(
     assert "has this item at hand already" in trainer_browser.post(again, follow=True).content.decode()
     QueueItem.objects.filter(pk=item.pk).update(n_wanted=10)
     assert trainer_browser.post(again).status_code == 409
+
+
+def test_a_form_that_is_not_filled_in_stands_there_again_with_what_is_wrong(
+    queue: ReviewQueue, reviewer_browser: Client, review: Review
+) -> None:
+    address = f"{ROOT}/{queue.pk}/work/{review.pk}/submit"
+    answer = reviewer_browser.post(address, {"v-clarity": "4.0", "t-comment": "half a thought"})
+    html = answer.content.decode()
+    assert (answer.status_code, Review.objects.get().state) == (400, "held")
+    assert re.search(r'id="review-error" role="alert">[^<]* is not answered yet\.<', html)
+    assert 'value="4.0" data-key="4" checked' in html
+    assert "half a thought</textarea>" in html
+    assert f'action="{address}"' in html
+    odd = reviewer_browser.post(address, {"v-clarity": "{"})
+    assert (odd.status_code, "is no answer to this" in odd.content.decode()) == (400, True)

@@ -27,7 +27,7 @@ GRADER = {
 }
 DOORS = {
     "list": ("/p/shop/trajectories", None),
-    "view": ("/p/shop/views", {"name": "mine", "query": BAD}),
+    "view": ("/p/shop/trajectories", {"save_view": "1", "name": "mine", "query": BAD}),
     "queue, counted": ("/p/shop/review/new", {**QUEUE, "count": "1"}),
     "queue, made": ("/p/shop/review/new", QUEUE),
     "export": ("/p/shop/exports", {"query": BAD, "shape": "messages", "format": "jsonl"}),

@@ -2,6 +2,8 @@
 
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from html import escape
+from urllib.parse import urlencode
 
 import pytest
 from django.test import Client
@@ -124,7 +126,7 @@ def test_the_look_leads_nowhere_else(owner_browser: Client, agent: Agent) -> Non
 
 
 def test_a_view_is_saved_used_deleted_and_brought_back(reviewer_browser: Client, agent: Agent) -> None:
-    response = reviewer_browser.post("/p/shop/views", {"name": " Bad  ones ", "query": "reward<0.3"})
+    response = reviewer_browser.post(LIST, {"save_view": "1", "name": " Bad  ones ", "query": "reward<0.3"})
     assert (response.status_code, response["Location"]) == (302, f"{LIST}?q=reward%3C0.3")
     view = SavedView.objects.get()
     assert (view.name, view.query) == ("Bad ones", "reward<0.3")
@@ -140,20 +142,28 @@ def test_a_view_is_saved_used_deleted_and_brought_back(reviewer_browser: Client,
 @pytest.mark.parametrize(
     ("name", "query", "status", "words"),
     [
-        ("", "", 400, "1 to 60 characters"),
+        ("", "reward<0.3", 400, "1 to 60 characters"),
         ("x" * 61, "", 400, "1 to 60 characters"),
-        ("x", "agnt:y", 400, "there is no field"),
-        ("taken", "", 409, "choose another name"),
+        ("x", "agnt:y", 400, "here is no field"),
+        ("taken", "reward<0.3", 409, "hoose another name"),
     ],
 )
 def test_a_view_that_cannot_be_saved_says_why(
     reviewer_browser: Client, project: Project, name: str, query: str, status: int, words: str
 ) -> None:
     SavedView.objects.create(project=project, name="taken")
-    response = reviewer_browser.post("/p/shop/views", {"name": name, "query": query})
+    form = {"save_view": "1", "name": name, "query": query}
+    response = reviewer_browser.post(f"{LIST}?{urlencode({'q': query})}", form)
     assert response.status_code == status
-    assert words in response.content.decode()
+    html = response.content.decode()
+    assert words in html
+    assert f'name="q" id="f-q" value="{escape(query)}"' in html
+    assert f'maxlength="60" value="{name}" aria-invalid="true"' in html
     assert SavedView.objects.count() == 1
+
+
+def test_a_viewer_saves_no_view(viewer_browser: Client, agent: Agent) -> None:
+    assert viewer_browser.post(LIST, {"save_view": "1", "name": "x", "query": "reward<0.3"}).status_code == 403
 
 
 def test_a_view_of_somebody_else_is_theirs(reviewer_browser: Client, project: Project, owner: User) -> None:
