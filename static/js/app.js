@@ -1,5 +1,6 @@
 // Starts what the page has use for. The server's page works without any of it.
 
+import { startAsking } from "./asking.js";
 import { startCharts } from "./charts.js";
 import { startColumns } from "./columns.js";
 import {
@@ -26,6 +27,7 @@ import { startWaits } from "./waits.js";
 document.documentElement.classList.add("js");
 
 startThemes();
+startAsking();
 startMenus();
 startTabs(document);
 startCopy();

@@ -1,12 +1,14 @@
 // The desk: one item and its form. The next item is fetched ahead, a press answers at once, and what was said is sent
 // meanwhile: "saving", "saved 14:02", or "not saved" with what to do. Without this file all of it works by plain forms.
 
+import { ask, LoggedOutError, tell } from "./asking.js";
 import { writeMinute, writeMoment } from "./clock.js";
 import { dropDraft, dropFromOutbox, putIntoOutbox, readOutbox, restoreDraft, saveDraft, sweepDrafts } from "./review_keep.js";
 import { firstOpenBox, focusForm, isAnswered, markBox, startReviewKeys } from "./review_keys.js";
 import { openSocket } from "./socket.js";
 import { showToast } from "./toast.js";
 
+const NOT_SENT = ["csrfmiddlewaretoken"]; // what is sent later is sent with the token of that time
 const RENEW_MS = 120_000;
 const TALLY_MS = 1200;
 const COUNTED = { submit: { done: 1, left: -1 }, skip: { done: 0, left: -1 } }; // what a press adds at once
@@ -28,7 +30,7 @@ function start() {
   work.addEventListener("input", onInput);
   setInterval(showTime, 1000);
   setInterval(renew, RENEW_MS);
-  window.addEventListener("online", sendAgain);
+  for (const moment of ["online", "focus"]) window.addEventListener(moment, sendAgain); // focus: back from a login
   openSocket(work.dataset.socket, { since: work.dataset.since, onMessage: hear });
   settle();
   sendAgain().then(fetchAhead);
@@ -62,7 +64,7 @@ function show(node) {
 }
 
 async function fetchDesk(query) {
-  const answer = await fetch(`${work.dataset.work}?${query}`, { redirect: "error" });
+  const answer = await ask(`${work.dataset.work}?${query}`);
   if (!answer.ok) throw new Error(`the platform answered ${answer.status}`);
   const page = new DOMParser().parseFromString(await answer.text(), "text/html");
   const node = document.importNode(page.getElementById("desk"), true);
@@ -149,7 +151,8 @@ function giveUp(action) {
 function send(action) {
   const review = desk().dataset.review;
   const url = form().dataset.act.replace("ACTION", action);
-  putIntoOutbox(review, { url, body: formBody(), action, title: document.querySelector("#desk h2")?.textContent.trim() ?? "" });
+  const { person } = work.dataset;
+  putIntoOutbox(review, { url, body: formBody(), action, person, title: document.querySelector("#desk h2")?.textContent.trim() ?? "" });
   sending = sending.then(() => post(review));
   const sent = sending;
   advance().then(() => sent).then(fetchAhead);
@@ -157,7 +160,9 @@ function send(action) {
 }
 
 function formBody() {
-  return new URLSearchParams(new FormData(form())).toString();
+  const body = new URLSearchParams(new FormData(form()));
+  for (const name of NOT_SENT) body.delete(name);
+  return body.toString();
 }
 
 // Sends one review of the outbox; it leaves the outbox when the platform has it, or has said why it will not. Meanwhile
@@ -172,12 +177,7 @@ async function post(review) {
   tallyTurn += 1;
   let answer;
   try {
-    answer = await fetch(waiting.url, {
-      method: "POST",
-      body: new URLSearchParams(waiting.body),
-      headers: { Accept: "application/json", "X-CSRFToken": token() },
-      redirect: "error",
-    });
+    answer = await tell(waiting.url, new URLSearchParams(waiting.body));
     const said = await answer.json();
     if (answer.ok) {
       accept(review, waiting, said);
@@ -185,16 +185,12 @@ async function post(review) {
       return;
     }
     putIntoOutbox(review, { ...waiting, error: said.error });
-  } catch {
-    putIntoOutbox(review, { ...waiting, error: "" });
+  } catch (error) {
+    putIntoOutbox(review, { ...waiting, error: "", isOut: error instanceof LoggedOutError });
   }
   if (!isWaitedFor) shown?.removeAttribute("inert");
   say("Not saved", "failed");
   showUnsaved();
-}
-
-function token() {
-  return JSON.parse(document.body.getAttribute("hx-headers"))["X-CSRFToken"];
 }
 
 function accept(review, waiting, said) {
@@ -214,8 +210,7 @@ function accept(review, waiting, said) {
 }
 
 async function sendAgain() {
-  for (const [review, waiting] of Object.entries(readOutbox())) {
-    if (!waiting.url.startsWith(work.dataset.work)) continue; // another queue's page does that
+  for (const [review, waiting] of waitingHere()) {
     if (waiting.error) continue; // it was refused: a person must look
     sending = sending.then(() => post(review));
   }
@@ -223,17 +218,24 @@ async function sendAgain() {
   showUnsaved();
 }
 
+// What this person wrote in this queue: another queue's page sends its own, and who else uses this browser theirs.
+function waitingHere() {
+  const { work: address, person } = work.dataset;
+  return Object.entries(readOutbox()).filter(([, one]) => one.url.startsWith(address) && one.person === person);
+}
+
 // What is not saved: it waits for the network, or was refused for a reason.
 function showUnsaved() {
   const place = document.getElementById("unsaved");
-  const mine = Object.entries(readOutbox()).filter(([, one]) => one.url.startsWith(work.dataset.work) && one.error !== undefined);
+  const mine = waitingHere().filter(([, one]) => one.error !== undefined);
   place.replaceChildren();
   place.hidden = mine.length === 0;
   const lost = mine.filter(([, one]) => !one.error);
   if (lost.length) {
     const words = document.createElement("p");
-    words.textContent = `Not saved: the platform does not answer. ${lost.length === 1 ? "One review waits" : `${lost.length} reviews wait`} in this browser.`;
-    place.append(words, button("Retry", sendAgain));
+    const isOut = lost.some(([, one]) => one.isOut);
+    words.textContent = `Not saved: ${isOut ? "you are logged out" : "the platform does not answer"}. ${lost.length === 1 ? "One review waits" : `${lost.length} reviews wait`} in this browser.`;
+    place.append(words, ...(isOut ? [loginLink()] : []), button("Retry", sendAgain));
   }
   for (const [review, one] of mine.filter(([, waiting]) => waiting.error)) place.append(describeRefused(review, one));
 }
@@ -260,6 +262,15 @@ function describeRefused(review, one) {
   return part;
 }
 
+function loginLink() {
+  const made = document.createElement("a");
+  made.href = work.dataset.login;
+  made.target = "_blank";
+  made.className = "button small";
+  made.textContent = "Log in";
+  return made;
+}
+
 function button(words, action) {
   const made = document.createElement("button");
   made.type = "button";
@@ -282,11 +293,7 @@ function undo() {
 async function takeBack(review) {
   say("Undoing…");
   try {
-    const answer = await fetch(work.dataset.undo.replace("REVIEW", review), {
-      method: "POST",
-      headers: { Accept: "application/json", "X-CSRFToken": token() },
-      redirect: "error",
-    });
+    const answer = await tell(work.dataset.undo.replace("REVIEW", review));
     const said = await answer.json();
     if (!answer.ok) throw new Error(said.error);
     lastId = "";
@@ -355,7 +362,7 @@ async function readTally() {
   tallyTurn += 1;
   const turn = tallyTurn;
   try {
-    const answer = await fetch(work.dataset.tally, { redirect: "error" });
+    const answer = await ask(work.dataset.tally);
     if (!answer.ok) return false;
     const told = await answer.json();
     if (turn === tallyTurn) showTally(told);
@@ -369,5 +376,5 @@ function renew() {
   const review = desk().dataset.review;
   if (document.hidden || !review) return;
   const url = form().dataset.act.replace("ACTION", "renew");
-  fetch(url, { method: "POST", headers: { Accept: "application/json", "X-CSRFToken": token() }, redirect: "error" }).catch(() => {});
+  tell(url).catch(() => {});
 }

@@ -195,6 +195,63 @@ async def test_a_draft_survives_a_reload_and_a_review_a_lost_network(
     window.complaints[:] = [one for one in window.complaints if NOT_SENT not in one]
 
 
+async def test_who_is_logged_out_meanwhile_is_told_and_loses_nothing(
+    window: Window, mate: User, owner: User, make_queue: Callable[..., ReviewQueue]
+) -> None:
+    queue = await sync_to_async(make_queue)(2, field_names=["polite"])
+    page, desk = window.page, f"/p/shop/review/{queue.pk}/work"
+    await window.log_in(mate.email, PASSWORD)
+    await window.open(desk)
+    await page.locator("#live[data-state=live]").wait_for()
+    await page.wait_for_timeout(500)  # the next item comes ahead
+    await page.context.clear_cookies(name="sessionid")
+    await page.get_by_text("Yes").click()
+    await page.locator("#submit").click()
+    unsaved = page.locator("#unsaved")
+    await expect(unsaved).to_contain_text("Not saved: you are logged out. One review waits in this browser.")
+
+    await window.log_in(owner.email, PASSWORD)  # somebody else at this browser: it is not theirs
+    await window.open(desk)
+    await page.locator("#live[data-state=live]").wait_for()
+    await page.wait_for_timeout(500)
+    await expect(unsaved).to_be_hidden()
+    assert not await Label.objects.aexists()
+
+    await page.context.clear_cookies(name="sessionid")
+    await window.log_in(mate.email, PASSWORD)
+    await window.open(desk)
+    await expect(page.locator("#tally-done")).to_have_text("1")
+    assert (await Label.objects.aget(field="polite")).author_id == mate.pk
+    window.complaints[:] = [one for one in window.complaints if NOT_SENT not in one]
+
+
+async def test_a_login_in_another_tab_is_enough(
+    window: Window, mate: User, make_queue: Callable[..., ReviewQueue]
+) -> None:
+    queue = await sync_to_async(make_queue)(2, field_names=["polite"])
+    page = window.page
+    await window.log_in(mate.email, PASSWORD)
+    await window.open(f"/p/shop/review/{queue.pk}/work")
+    await page.locator("#live[data-state=live]").wait_for()
+    await page.wait_for_timeout(500)  # the next item comes ahead
+    await page.context.clear_cookies(name="sessionid")
+    await page.get_by_text("Yes").click()
+    await page.locator("#submit").click()
+    async with page.context.expect_page() as opened:
+        await page.get_by_role("link", name="Log in").click()
+    other = await opened.value
+    await other.get_by_label("E-mail").fill(mate.email)
+    await other.get_by_label("Password").fill(PASSWORD)
+    await other.get_by_role("button", name="Log in").click()
+    await other.wait_for_url("**/work")
+    await other.close()
+    await page.get_by_role("button", name="Retry").click()
+    await expect(page.locator("#unsaved")).to_be_hidden()
+    await expect(page.locator("#tally-done")).to_have_text("1")
+    assert await Label.objects.filter(field="polite").acount() == 1
+    window.complaints[:] = [one for one in window.complaints if NOT_SENT not in one]
+
+
 async def test_what_is_edited_while_it_waits_for_the_network_is_sent_so(
     window: Window, mate: User, make_queue: Callable[..., ReviewQueue]
 ) -> None:

@@ -25,6 +25,7 @@ from apps.feedback.queues.models import (
     CLOSED,
     MOST_REVIEWS,
     N_SLOTS,
+    ItemQuerySet,
     ItemState,
     QueueItem,
     QueueState,
@@ -107,7 +108,7 @@ class _OtherWindowError(Exception):
 @transaction.atomic
 def _reserve(queue: ReviewQueue, user: User, *, besides: str) -> Review | None:
     free = QueueItem.objects.select_related("trajectory", "other").filter(queue=queue).with_room().unseen_by(user)
-    item = free.order_by("turn", "pk").select_for_update(skip_locked=True, of=("self",), no_key=True).first()
+    item = _lock_first(free)
     if item is None or not _take_place(item):
         return None
     item.queue = queue
@@ -119,6 +120,15 @@ def _reserve(queue: ReviewQueue, user: User, *, besides: str) -> Review | None:
     review = Review.objects.create(queue=queue, item=item, reviewer=user, slot=slot, expires_at=expires_at)
     record_event(queue, kind="taken", item_id=item.pk, actor=user.email)
     return review
+
+
+def _lock_first(free: ItemQuerySet) -> QueueItem | None:
+    """Hold the first that nobody else is being given; where all are, the first that still has room then."""
+    rows = free.order_by("turn", "pk")
+    item = rows.select_for_update(skip_locked=True, of=("self",), no_key=True).first()
+    while item is None and free.exists():
+        item = rows.select_for_update(of=("self",), no_key=True).first()
+    return item
 
 
 def _take_place(item: QueueItem) -> bool:

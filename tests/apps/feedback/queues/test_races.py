@@ -129,6 +129,18 @@ def test_an_undo_and_a_decision_taken_back(make_item: MakeItem, mate: User, seco
         check_all_counts()
 
 
+def test_all_places_of_an_item_are_given_to_those_who_come_at_once(make_queue: MakeQueue, add: Add, team: Team) -> None:
+    for number in range(ROUNDS):
+        people = [
+            MembershipFactory.create(team=team, role=Role.REVIEWER, user__email=f"{place}-{number}@example.org").user
+            for place in range(8)
+        ]
+        queue = make_queue(add(), name=f"of six {number}", n_reviews=6)
+        answers = run_at_once(*(partial(take_review, caller=by(person), queue=queue) for person in people))
+        assert sum(answer is not None for answer in answers) == 6
+        assert QueueItem.objects.get(queue=queue).n_held == 6
+
+
 def test_two_decisions(make_item: MakeItem, mate: User, second: User, trainer: User, owner: User) -> None:
     for _ in range(ROUNDS):
         item, _mine = dispute(make_item(), mate, second)
