@@ -12,6 +12,7 @@ from django.db import IntegrityError, transaction
 from django.utils import timezone
 
 from apps.core.contracts.training import TrainBatch, TrainerEvent, adapter_dir
+from apps.core.counted import count_of
 from apps.core.errors import Conflict
 from apps.registry.models import Version, VersionKind, VersionState
 from apps.registry.services import VersionFiles, publish_version
@@ -64,7 +65,10 @@ def _lease_new_batch(run: Run, lent: Lent, *, step: int) -> TrainBatch | None:
         _pass_over(run, batch, n_trajectories=n_trajectories)
         return None
     record_run_event(
-        run, "batch.leased", f"step {step} takes {n_trajectories} trajectories, {found.n_samples} model calls"
+        run,
+        "batch.leased",
+        f"step {step} takes {count_of(n_trajectories, 'trajectory', 'trajectories')}, "
+        f"{count_of(found.n_samples, 'model call')}",
     )
     return _build_batch(batch, found)
 
@@ -113,7 +117,8 @@ def _pass_over(run: Run, batch: Batch, *, n_trajectories: int) -> None:
     why = "nothing in them is accepted, corrected or comparable any more"
     if not read_recipe(run.recipe).learns_from_labels:
         why = "all rewards equal their baseline, so they teach nothing"
-    words = f"{n_trajectories} trajectories were passed over: {why}"
+    were = f"{count_of(n_trajectories, 'trajectory', 'trajectories')} {'was' if n_trajectories == 1 else 'were'}"
+    words = f"{were} passed over: {why}"
     record_run_event(run, "batch.skipped", words)
 
 

@@ -157,6 +157,11 @@ async def test_a_deletion_is_asked_by_its_name(
         f"Take the tag “late” off all 2 trajectories found? It reaches every page of this search. {undo}",
     ]
     await window.shoot("bulk-bar")
+    button, clear = page.get_by_role("button", name="Do it to the chosen rows"), page.locator("[data-bulk-clear]")
+    places = [await one.bounding_box() for one in (button, clear)]
+    assert places[0] is not None
+    assert places[1] is not None
+    assert places[0]["y"] == places[1]["y"]  # one line
     await page.locator("#bulk-action").select_option("complete")
     await chosen.click()
     await page.wait_for_url("**/jobs/job_*")

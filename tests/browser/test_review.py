@@ -126,6 +126,14 @@ async def test_a_queues_page_shows_what_comes_in(
     assert form is not None
     assert open_menu is not None
     assert open_menu["x"] + open_menu["width"] <= form["x"]
+    main = await page.locator("main").bounding_box()
+    assert main is not None
+    assert open_menu["x"] >= main["x"]
+    await page.set_viewport_size({"width": 360, "height": 860})
+    open_menu, first_words = await menu.bounding_box(), await page.locator("#desk-steps").bounding_box()
+    assert open_menu is not None
+    assert first_words is not None
+    assert open_menu["y"] + open_menu["height"] <= first_words["y"]  # it covers nothing of what it is about
 
 
 async def test_the_counter_never_says_less_than_is_left(

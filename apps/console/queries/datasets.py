@@ -7,6 +7,7 @@ from django.utils import timezone
 
 from apps.accounts.access import Caller
 from apps.accounts.models import Project
+from apps.core.counted import count_of
 from apps.core.errors import NotFound
 from apps.training.choices import SFT
 from apps.trajectories.datasets import exporting, importing, services
@@ -96,7 +97,11 @@ def list_choices(project: Project) -> list[Dataset]:
 def list_snapshot_choices(project: Project) -> tuple[tuple[str, str], ...]:
     """Return the newest snapshots as (id, words): `Refunds #3: 1,234 trajectories, 2026-01-31`."""
     found = list_newest_snapshots(project, limit=SNAPSHOTS_SHOWN)
-    return tuple((one.pk, f"{one}: {one.n_trajectories:,} trajectories, {one.created_at:%Y-%m-%d}") for one in found)
+    return tuple((one.pk, f"{one}: {_count(one)}, {one.created_at:%Y-%m-%d}") for one in found)
+
+
+def _count(snapshot: Snapshot) -> str:
+    return count_of(snapshot.n_trajectories, "trajectory", "trajectories")
 
 
 def suggest_training(snapshot: Snapshot) -> dict[str, str]:

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from apps.accounts.models import Project
+from apps.core.counted import count_of
 from apps.feedback.bulk import ACTIONS
 from apps.feedback.queues.models import ReviewQueue
 from apps.trajectories.bulk.actions import Action
@@ -30,7 +31,7 @@ def _name_rows(job: BulkJob) -> str:
     n = len(job.ids)
     if not n:
         return "all trajectories that a search finds" if job.query else "all trajectories"
-    return "1 chosen trajectory" if n == 1 else f"{n:,} chosen trajectories"
+    return count_of(n, "chosen trajectory", "chosen trajectories")
 
 
 def search_of(job: BulkJob) -> str:

@@ -9,6 +9,7 @@ from apps.console.grader_form import GraderForm
 from apps.console.page import Page, project_page
 from apps.console.queries.graders import list_judges, read_grader_page
 from apps.console.snippets import curl
+from apps.core.counted import count_of
 from apps.core.errors import InvalidInput, NotFound, ServiceError
 from apps.feedback.graders import services
 from apps.feedback.graders.judging import AskingSettings
@@ -83,7 +84,8 @@ def dry_run(page: Page, grader_id: str, number: int) -> HttpResponse:
     version = services.find_version(_find(page, grader_id), number)
     n_wanted = _read_count(page)
     services.start_dry_run(caller=page.caller, version=version, n_wanted=n_wanted)
-    words = f"{version} is tried on up to {n_wanted} trajectories: below is what it would say. Nothing is labelled."
+    sample = count_of(n_wanted, "trajectory", "trajectories")
+    words = f"{version} is tried on up to {sample}: below is what it would say. Nothing is labelled."
     return page.done(words, to=_address(page, version))
 
 

@@ -3,7 +3,6 @@
 from typing import Any
 
 from django.http import HttpResponse, QueryDict
-from django.template.defaultfilters import pluralize
 
 from apps.accounts.models import Role
 from apps.console.page import Page, project_page
@@ -11,6 +10,7 @@ from apps.console.queries import review as queries
 from apps.console.review_form import read_answers, read_boxes, read_sides
 from apps.console.review_words import tell_who_is_asked
 from apps.console.snippets import curl
+from apps.core.counted import count_of
 from apps.core.errors import InvalidInput, ServiceError
 from apps.core.paging import page_newest_first
 from apps.feedback.queues import deciding, filling, results, services, waiting
@@ -244,7 +244,7 @@ def ask_skipped(page: Page, queue_id: str) -> HttpResponse:
     """Have stuck items be given again to those who skipped them."""
     queue = queries.find_queue(page.project, page.caller, queue_id)
     n = waiting.ask_all_again(caller=page.caller, queue=queue)
-    words = f"{n} item{pluralize(n)} may be given again to those who skipped {pluralize(n, 'it,them')}"
+    words = f"{count_of(n, 'item')} may be given again to those who skipped {'it' if n == 1 else 'them'}"
     return page.done(words, to=page.url("review_results", queue.pk))
 
 
@@ -253,7 +253,7 @@ def close_stuck(page: Page, queue_id: str) -> HttpResponse:
     """Be content with the reviews that stuck items have."""
     queue = queries.find_queue(page.project, page.caller, queue_id)
     n = waiting.close_stuck(caller=page.caller, queue=queue)
-    return page.done(f"{n} item{pluralize(n)} closed", to=page.url("review_results", queue.pk))
+    return page.done(f"{count_of(n, 'item')} closed", to=page.url("review_results", queue.pk))
 
 
 @project_page("POST", role=Role.REVIEWER)

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import Any
 
 from django.http import HttpResponse, JsonResponse
-from django.template.defaultfilters import pluralize
 from django.utils import timezone
 
 from apps.accounts.models import Role
@@ -16,6 +15,7 @@ from apps.console.replies import LED_BACK
 from apps.console.review_form import read_answers
 from apps.console.review_words import tell_who_is_asked
 from apps.console.snippets import curl
+from apps.core.counted import count_of
 from apps.core.errors import InvalidInput, NotFound, ServiceError
 from apps.feedback.queues import filling, services, waiting, working
 from apps.feedback.queues.models import Mode, Review, ReviewQueue
@@ -72,7 +72,7 @@ def ask_me(page: Page, queue_id: str) -> HttpResponse:
     queue = queries.find_queue(page.project, page.caller, queue_id)
     n = waiting.ask_me_again(caller=page.caller, queue=queue)
     return page.done(
-        f"You may be given {n} item{pluralize(n)} again that you had skipped", to=page.url("review_work", queue.pk)
+        f"You may be given {count_of(n, 'item')} again that you had skipped", to=page.url("review_work", queue.pk)
     )
 
 

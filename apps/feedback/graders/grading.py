@@ -5,6 +5,7 @@
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
+from apps.core.counted import count_of
 from apps.core.errors import InvalidInput
 from apps.feedback.graders.budget import next_day, reserve_calls, settle_calls
 from apps.feedback.graders.grades import Failure, Grade, NoGrade, Outcome
@@ -71,7 +72,7 @@ class GradingRound:
 
     def _wait_for_tomorrow(self) -> Failure:
         budget = self.job.settings.calls_per_day
-        return Failure(why=f"today's budget of {budget} calls is spent", not_before=next_day())
+        return Failure(why=f"today's budget of {count_of(budget, 'call')} is spent", not_before=next_day())
 
     def _check(self, outcome: Outcome) -> Outcome:
         """Return the outcome, or as a failure a value that the field does not take."""
