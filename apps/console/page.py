@@ -6,7 +6,6 @@ from functools import cached_property, wraps
 from typing import Any, Concatenate, ParamSpec
 
 from django.contrib import messages
-from django.contrib.auth.decorators import login_required
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
 from django.urls import reverse
@@ -15,7 +14,7 @@ from django.views.decorators.http import require_http_methods
 
 from apps.accounts.access import Caller, find_project, require_role
 from apps.accounts.models import Membership, Project, Role, User
-from apps.console.replies import find_form, refuse, with_toast
+from apps.console.replies import ask_to_log_in, find_form, refuse, with_toast
 from apps.core.errors import ServiceError
 from apps.core.live import find_newest
 from apps.trajectories.blindness import Hidden, find_hidden
@@ -182,10 +181,10 @@ def project_page(
 
     def decorate(view: Callable[Concatenate[Page, P], HttpResponse]) -> Callable[..., HttpResponse]:
         @require_http_methods(list(methods) or ["GET", "HEAD"])
-        @login_required
         @wraps(view)
         def open_page(request: HttpRequest, slug: str, *args: P.args, **kwargs: P.kwargs) -> HttpResponse:
-            assert isinstance(request.user, User)  # noqa: S101 (login_required stands before)
+            if not isinstance(request.user, User):
+                return ask_to_log_in(request)
             caller = Caller(user=request.user)
             try:
                 project = find_project(caller, slug, role=role)

@@ -5,6 +5,7 @@ import re
 from urllib.parse import urlsplit
 
 from django.contrib import messages
+from django.contrib.auth.views import redirect_to_login
 from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.shortcuts import redirect, render
 from django.urls import Resolver404, resolve, reverse
@@ -43,6 +44,15 @@ def with_toast(
     toast = {"text": text, "undo": undo, "kind": kind, "target": undo_target}
     response["HX-Trigger"] = json.dumps({"toast": toast})
     return response
+
+
+def ask_to_log_in(request: HttpRequest) -> HttpResponse:
+    """Lead to the log-in, and from there back; of a page that asked for a part of itself, the whole page goes there."""
+    details = getattr(request, "htmx", None)
+    if not details:
+        return redirect_to_login(request.get_full_path())
+    to = redirect_to_login(details.current_url_abs_path or reverse("home")).url
+    return HttpResponse(status=204, headers={"HX-Redirect": to})
 
 
 def refuse(request: HttpRequest, error: ServiceError) -> HttpResponse:

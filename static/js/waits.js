@@ -1,5 +1,5 @@
-// An answer that takes a while is waited for in sight: since when, and how to stop waiting. A form says by `data-waits` which
-// element tells of it. What the server refuses stands where the answer would. Without a script the browser shows that it loads.
+// An answer that takes a while is waited for in sight: since when, and how to stop waiting. A form says by `data-waits`
+// which element tells of it. What the server refuses stands where the answer would.
 
 const clocks = new WeakMap();
 
@@ -7,7 +7,9 @@ export function startWaits() {
   document.addEventListener("htmx:beforeRequest", ({ target }) => target.matches("[data-waits]") && begin(target));
   document.addEventListener("htmx:afterRequest", ({ target }) => target.matches("[data-waits]") && end(target));
   document.addEventListener("htmx:beforeSwap", ({ detail }) => {
-    if (detail.requestConfig?.elt.matches("[data-waits]")) Object.assign(detail, { shouldSwap: true, isError: false });
+    const isRefusal = detail.isError && detail.requestConfig.elt.matches("[data-waits]");
+    if (!isRefusal || !detail.serverResponse.includes(`id="${detail.target.id}"`)) return;
+    Object.assign(detail, { shouldSwap: true, isError: false });
   });
   document.addEventListener("click", ({ target }) => {
     if (target.closest?.("[data-cancel]")) window.htmx.trigger(target.closest("form"), "htmx:abort");

@@ -54,3 +54,16 @@ async def test_one_sees_that_it_is_asked_and_can_stop_waiting(
     told = " ".join(window.complaints)  # htmx says in the browser's console what was cancelled and what was refused
     assert [words in told for words in ("htmx:sendAbort", "status of 400")] == [True, True]
     window.complaints.clear()
+
+
+async def test_who_is_logged_out_meanwhile_logs_in_and_is_back(
+    window: Window, engine: FakeEngine, step: Step, mate: User
+) -> None:
+    page, address = window.page, f"/p/shop/playground/{step.pk}"
+    await window.log_in(mate.email, PASSWORD)
+    await window.open(address)
+    await page.context.clear_cookies(name="sessionid")
+    await page.get_by_role("button", name="Play").click()
+    await page.wait_for_url(f"**/login?next={address}")
+    assert engine.calls == []
+    window.complaints.clear()

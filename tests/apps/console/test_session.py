@@ -31,6 +31,17 @@ def test_login_goes_on_to_the_page_that_was_asked_for(owner: User, anonymous_bro
     assert anonymous_browser.post("/login", form)["Location"] == "/p/shop/runs"
 
 
+def test_a_part_of_a_page_is_not_replaced_by_the_login(anonymous_browser: Client) -> None:
+    """The session ended while a page was open: the next press leads all of it to the log-in, and from there back."""
+    asked = {"HX-Request": "true", "HX-Current-URL": "http://testserver/p/shop/trajectories/traj_x?step=3"}
+    response = anonymous_browser.post("/p/shop/trajectories/traj_x/labels", {"value": "1"}, headers=asked)
+    assert (response.status_code, response.content) == (204, b"")
+    assert response["HX-Redirect"] == "/login?next=/p/shop/trajectories/traj_x%3Fstep%3D3"
+    asked["HX-Current-URL"] = "https://evil.example/p/shop"
+    response = anonymous_browser.post("/p/shop/trajectories/traj_x/labels", {"value": "1"}, headers=asked)
+    assert response["HX-Redirect"] == "/login?next=/"
+
+
 def test_login_goes_on_to_no_other_site(owner: User, anonymous_browser: Client) -> None:
     form = {"username": owner.email, "password": PASSWORD, "next": "https://evil.example/"}
     assert anonymous_browser.post("/login", form)["Location"] == "/"
