@@ -156,7 +156,7 @@ def test_a_snapshot_is_chosen_from_a_list(
     html = trainer_browser.get(f"/p/shop/runs/new?selection.snapshot={first.id}").content.decode()
     offered = html.split('name="selection.snapshot"')[1].split("</select>")[0]
     assert offered.index(second.id) < offered.index(first.id)
-    assert f'<option value="{first.id}" selected>Refunds #1: 1 trajectories, {first.created_at:%Y-%m-%d}' in offered
+    assert f'<option value="{first.id}" selected>Refunds #1: 1 trajectory, {first.created_at:%Y-%m-%d}' in offered
     unknown = new_id("snap")
     assert (
         f'value="{unknown}" selected'
