@@ -121,6 +121,11 @@ class SchemaForm:
         ]
         return cls(rows=rows, trust=str(data.get(TRUST, "")), note=str(data.get(NOTE, "")).strip())
 
+    @staticmethod
+    def is_whole(data: Mapping[str, Any]) -> bool:
+        """Say whether what came is a form's: the tiers, below all fields, are always sent."""
+        return TRUST in data
+
     @property
     def next_row(self) -> int | None:
         """The number of a further row, None when there are as many as a form may have."""

@@ -400,6 +400,12 @@ async def test_the_pages_of_review_look_right(
         await window.shoot(f"review-{name}-{width}", full_page=True)
         assert await page.evaluate(OUTLINE) == CLEAN, name
         assert await find_barriers(window) == [], name
+    await page.keyboard.press("h")
+    drawer = await page.locator(".guideline .menu-list").bounding_box()
+    assert drawer is not None
+    assert 0 <= drawer["x"] < drawer["x"] + drawer["width"] <= width
+    await window.shoot(f"review-guideline-{width}")
+    await page.keyboard.press("h")
     await page.keyboard.press("?")
     await expect(page.get_by_role("dialog")).to_contain_text("Choose an answer of the marked field")
     await window.shoot(f"review-keys-{width}")

@@ -8,7 +8,7 @@ from apps.console.page import Page, project_page
 from apps.console.queries.graders import read_rewards_page
 from apps.console.schema_form import SchemaForm
 from apps.console.snippets import base_url, curl
-from apps.core.errors import NotFound, ServiceError
+from apps.core.errors import InvalidInput, NotFound, ServiceError
 from apps.feedback.graders.kinds import KINDS
 from apps.feedback.rescoring import change_schema
 from apps.feedback.schemas import find_schema
@@ -36,12 +36,15 @@ def schema(page: Page) -> HttpResponse:
     if page.request.method != "POST":
         return _render_schema(page, SchemaForm.of_schema(before), before)
     page.require(Role.TRAINER)
-    form = SchemaForm.of_data(page.request.POST)
-    if "add" in page.request.POST:
+    if not SchemaForm.is_whole(page.request.POST):
+        form = SchemaForm.of_schema(before)
+        form.place(InvalidInput("The form did not arrive whole, and nothing was changed. Here is the schema as it is"))
+        return _render_schema(page, form, before, status=400)
+    form, is_added = SchemaForm.of_data(page.request.POST), "add" in page.request.POST
+    if is_added:
         form.add_row()
-        return _render_schema(page, form, before)
-    definition = form.read_definition(before)
-    if "show" in page.request.POST:
+    definition = None if is_added else form.read_definition(before)
+    if is_added or "show" in page.request.POST:
         return _render_schema(page, form, before)
     if definition is None:
         return _render_schema(page, form, before, status=400)

@@ -147,6 +147,16 @@ class TestSchema:
         assert next(iter(typed.values())) in html
         assert not ScoreSchema.objects.exists()
 
+    def test_an_empty_body_drops_no_field(self, trainer_browser: Client, project: Project) -> None:
+        reward = {"0.name": "reward", "0.kind": "number", "0.low": "-1", "0.high": "1"}
+        mine = {"1.name": "mood", "1.kind": "binary", "trust": "human 1"}
+        assert trainer_browser.post("/p/shop/rewards/schema", {**reward, **mine}).status_code == 302
+        answer = trainer_browser.post("/p/shop/rewards/schema", {})
+        html = answer.content.decode()
+        assert (answer.status_code, "did not arrive whole, and nothing was changed" in html) == (400, True)
+        assert 'value="mood"' in html
+        assert ScoreSchema.objects.count() == 1
+
     def test_all_that_is_wrong_is_told_at_once(self, trainer_browser: Client, project: Project) -> None:
         typed = {
             "0.name": "x",
