@@ -444,6 +444,7 @@ async def test_who_asks_for_a_second_opinion_is_told_and_what_is_stuck_goes_on(
     await sync_to_async(skip_all)()
     waiting = page.locator("#queue-waiting")
     await expect(waiting).to_contain_text("2 wait for nobody")
+    page.once("dialog", lambda dialog: dialog.accept())
     await waiting.get_by_role("button", name="Close 1 with the reviews there are").click()
     await expect(waiting).to_contain_text("1 waits for nobody")
     await waiting.get_by_role("button", name="Ask who skipped 1 of them again").click()

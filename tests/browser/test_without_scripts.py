@@ -6,7 +6,10 @@ import pytest
 from asgiref.sync import sync_to_async
 from playwright.async_api import Browser, expect
 
+from apps.accounts.access import Caller
 from apps.accounts.models import Project, User
+from apps.feedback.queues.filling import add_trajectories
+from apps.feedback.queues.services import create_queue
 from apps.trajectories.datasets.models import Dataset
 from apps.trajectories.models import Trajectory
 from apps.trajectories.search.models import SavedView
@@ -66,3 +69,31 @@ async def test_a_refused_form_shows_its_page_again(plain: Window, owner: User, p
     await page.get_by_role("button", name="Save", exact=True).click()
     await expect(page.locator(".notice")).to_contain_text("Saved as “free”")
     assert page.url.endswith("/p/shop/trajectories?q=reward%3Anone")
+
+    await page.get_by_role("button", name="Delete the view taken").click()
+    await SavedView.objects.filter(name="free").aupdate(name="taken")
+    await page.get_by_text("Deleted views").click()
+    await page.get_by_role("button", name="Restore “taken”").click()
+    await expect(page.locator(".notice[data-tone=bad]")).to_contain_text("There is a view 'taken' already")
+    assert page.url.endswith("/p/shop/trajectories?q=reward%3Anone")
+    await plain.shoot("restore-refused")
+
+
+async def test_a_review_that_is_not_whole_stands_there_again(
+    plain: Window, mate: User, trainer: User, project: Project, add_trajectory: Callable[..., Trajectory]
+) -> None:
+    settings = {"name": "Tone", "field_names": ["reward", "comment"]}
+    queue = await sync_to_async(create_queue)(caller=Caller(user=trainer), project=project, settings=settings)
+    row = await sync_to_async(add_trajectory)(title="a task")
+    await sync_to_async(add_trajectories)(caller=Caller(user=trainer), queue=queue, ids=[row.pk])
+    page = plain.page
+    await plain.log_in(mate.email, PASSWORD)
+    await page.goto(f"{plain.base_url}/p/shop/review/{queue.pk}/work")
+    await page.locator("[name=t-comment]").fill("half a thought")
+    await page.locator("#submit").click()
+    await expect(page.locator("#review-error")).to_contain_text("is not answered yet.")
+    await expect(page.locator("[name=t-comment]")).to_have_value("half a thought")
+    await plain.shoot("review-refused")
+    await page.locator("[name=v-reward]").last.check()
+    await page.locator("#submit").click()
+    await expect(page.locator(".notice[data-tone=good]")).to_contain_text("Review saved")
