@@ -59,7 +59,10 @@ async def test_a_person_rewards_by_key_and_undoes_it(
     await page.keyboard.press("+")
     await expect(page.locator("#reward-panel .big-reward")).to_have_text("+1.00")
     await expect(page.locator(".toast")).to_contain_text("Trajectory rewarded +1.00")
-    await page.keyboard.press("z")
+    await page.keyboard.press("z")  # back to what was said before
+    await expect(page.locator("#reward-panel .big-reward")).to_have_text("0.00")
+    assert await reread_reward(trajectory) == 0
+    await page.locator("#reward-panel").get_by_role("button", name="Take back").click()
     await expect(page.locator("#reward-panel .big-reward")).to_have_text("–")
     assert await reread_reward(trajectory) is None
 

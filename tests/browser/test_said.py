@@ -98,7 +98,7 @@ async def test_words_that_somebody_spoke_of_are_marked(window: Window, mate: Use
     await expect(mark).to_have_attribute("title", "comment. not true")
     await mark.click()
     await expect(page.locator(f"#{label.pk}")).to_be_in_viewport()
-    await page.locator(f"#{label.pk}").get_by_role("button", name="Undo").click()
+    await page.locator(f"#{label.pk}").get_by_role("button", name="Take back").click()
     await expect(mark).to_have_count(0)
 
     await page.locator(".message.answer .text p").first.select_text()

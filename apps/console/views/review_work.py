@@ -107,6 +107,7 @@ def _render_refused(page: Page, review: Review, error: ServiceError) -> HttpResp
         review.answers = read_answers(page.request.POST)
     except InvalidInput:  # of what cannot be read nothing can be shown
         review.answers = {}
+    review.wants_second = page.request.POST.get("wants_second") == "1"
     return _render_work(page, review.queue, review, desk_error=error, status=error.status)
 
 

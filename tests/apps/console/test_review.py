@@ -461,12 +461,14 @@ def test_a_form_that_is_not_filled_in_stands_there_again_with_what_is_wrong(
     queue: ReviewQueue, reviewer_browser: Client, review: Review
 ) -> None:
     address = f"{ROOT}/{queue.pk}/work/{review.pk}/submit"
-    answer = reviewer_browser.post(address, {"v-clarity": "4.0", "t-comment": "half a thought"})
+    form = {"v-clarity": "4.0", "t-comment": "half a thought", "wants_second": "1"}
+    answer = reviewer_browser.post(address, form)
     html = answer.content.decode()
     assert (answer.status_code, Review.objects.get().state) == (400, "held")
     assert re.search(r'id="review-error" role="alert">[^<]* is not answered yet\.<', html)
     assert 'value="4.0" data-key="4" checked' in html
     assert "half a thought</textarea>" in html
+    assert 'name="wants_second" value="1" checked' in html
     assert f'action="{address}"' in html
     odd = reviewer_browser.post(address, {"v-clarity": "{"})
     assert (odd.status_code, "is no answer to this" in odd.content.decode()) == (400, True)
