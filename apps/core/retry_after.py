@@ -12,7 +12,7 @@ def read_retry_after_s(value: str) -> int:
         return min(int(value[:9]), LONGEST_S)
     try:
         moment = parsedate_to_datetime(value)
-    except ValueError:
+    except (ValueError, OverflowError):
         return 0
     moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
     return max(0, min(int((moment - datetime.now(UTC)).total_seconds()) + 1, LONGEST_S))

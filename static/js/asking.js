@@ -20,8 +20,8 @@ export async function ask(url, options = {}) {
   return answer;
 }
 
-export function tell(url, body) {
-  return ask(url, { method: "POST", body, headers: { Accept: "application/json", "X-CSRFToken": token() } });
+export function tell(url, body, more = {}) {
+  return ask(url, { ...more, method: "POST", body, headers: { Accept: "application/json", "X-CSRFToken": token() } });
 }
 
 function token() {

@@ -1,6 +1,8 @@
 // Columns that are made wider or narrower: drag a head's right edge, or give it the focus and use ← and →; Home: as its
 // contents are. The server keeps the widths with the person.
 
+import { tell } from "./asking.js";
+
 const STEP = 16;
 const NARROWEST = 40;
 const WIDE = matchMedia("(min-width: 721px)"); // below, columns are left out and the rest need their room
@@ -70,13 +72,13 @@ function draw(table) {
   table.style.minWidth = "";
   for (const head of heads(table)) head.style.width = "";
   const natural = heads(table).map((head) => head.offsetWidth);
-  heads(table).forEach((head, place) => tell(head, natural[place]));
+  heads(table).forEach((head, place) => say(head, natural[place]));
   if (!WIDE.matches || Object.keys(widths).length === 0) return;
   let sum = 0;
   heads(table).forEach((head, place) => {
     const width = widths[head.dataset.column] ?? natural[place];
     head.style.width = `${width}px`;
-    tell(head, width);
+    say(head, width);
     sum += width;
   });
   const choose = table.querySelector("th.choose");
@@ -85,7 +87,7 @@ function draw(table) {
   table.classList.add("is-sized");
 }
 
-function tell(head, width) {
+function say(head, width) {
   head.querySelector(".edge").setAttribute("aria-valuenow", width);
 }
 
@@ -94,8 +96,7 @@ function keep(table) {
   clearTimeout(waiting);
   waiting = setTimeout(() => {
     const body = new FormData();
-    body.set("csrfmiddlewaretoken", document.querySelector("[name=csrfmiddlewaretoken]").value);
     body.set("widths", JSON.stringify(widths));
-    fetch(table.dataset.keepWidths, { method: "POST", body, keepalive: true });
+    tell(table.dataset.keepWidths, body, { keepalive: true }).catch(() => {}); // they are for this visit, then
   }, 300);
 }

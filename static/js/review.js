@@ -8,7 +8,6 @@ import { firstOpenBox, focusForm, isAnswered, markBox, startReviewKeys } from ".
 import { openSocket } from "./socket.js";
 import { showToast } from "./toast.js";
 
-const NOT_SENT = ["csrfmiddlewaretoken"]; // what is sent later is sent with the token of that time
 const RENEW_MS = 120_000;
 const TALLY_MS = 1200;
 const COUNTED = { submit: { done: 1, left: -1 }, skip: { done: 0, left: -1 } }; // what a press adds at once
@@ -161,7 +160,7 @@ function send(action) {
 
 function formBody() {
   const body = new URLSearchParams(new FormData(form()));
-  for (const name of NOT_SENT) body.delete(name);
+  body.delete("csrfmiddlewaretoken"); // what is sent later is sent with the token of that time
   return body.toString();
 }
 

@@ -181,15 +181,15 @@ def _with_speaker(
 def _vote(speaker: Speaker, settings: AskingSettings, question: Messages, *, ends: Ends, job: Job) -> Outcome:
     """Ask as often as there are votes. More than half of them must make sense."""
     shape = shape_vote(**ends, max_tokens=settings.max_tokens)
-    votes, faults = list[Vote](), list[Exception]()
+    votes, n_faults = list[Vote](), 0
     for _ in range(settings.n_votes):
         try:
             answer = _ask(speaker, settings, question, shape=shape)
             votes.append(read_vote(answer.text, **ends, is_held=settings.hold_to_shape))
         except (Nonsense, ServiceError) as error:
-            faults.append(error)
-            if 2 * len(faults) >= settings.n_votes:
-                return _fail(error, n_calls=len(votes) + len(faults))
+            n_faults += 1
+            if 2 * n_faults >= settings.n_votes:
+                return _fail(error, n_calls=len(votes) + n_faults)
     vote = join_votes(votes, settings.combine)
     return Grade(value=job.fit(vote.score), text=vote.reason, hint=vote.hint, n_calls=settings.n_votes)
 

@@ -148,7 +148,7 @@ def read_token_page(
 
     Of a trajectory among `hidden` the rows have no rewards.
     """
-    source = Source(trajectory=trajectory, pinned=UNSEEN if trajectory.pk in hidden else None, tally=Tally())
+    source = Source(trajectory=trajectory, pinned=UNSEEN if trajectory.pk in hidden else None)
     views = list(iterate_steps(trajectory, first=after + 1, limit=limit + 1, with_messages=False))
     head = _render_head(source, shape=Shape.TOKENS, n_rows=source.count_token_rows())
     shown = [view for view in views[:limit] if view.prompt_ids and view.completion_ids]

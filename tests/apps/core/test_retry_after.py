@@ -19,3 +19,16 @@ def test_a_date_is_seconds_from_now(ahead_s: int, least: int, most: int) -> None
     moment = datetime.now(UTC) + timedelta(seconds=ahead_s)
     for value in (format_datetime(moment, usegmt=True), format_datetime(moment.replace(tzinfo=None))):
         assert least <= read_retry_after_s(value) <= most
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        f"Mon, 01 Jan 2024 00:00:00 +{'9' * 20}",
+        f"Mon, {'9' * 20} Jan 2024 00:00:00 GMT",
+        "Mon, 01 Jan 0001 00:00:00 +2300",
+        "x" * 10_000,
+    ],
+)
+def test_whatever_another_server_says_does_no_harm(value: str) -> None:
+    assert read_retry_after_s(value) == 0
