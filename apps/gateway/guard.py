@@ -84,6 +84,9 @@ class GuardedProtocol(HttpToolsProtocol):
     _probe_clock: TimerHandle | None = None
     _n_head_bytes = 0
     _is_in_head = True
+    _answered: RequestResponseCycle | None = (
+        None  # not `cycle` where a client has asked ahead: that is its last request
+    )
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -92,6 +95,9 @@ class GuardedProtocol(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_clocks()
         super().connection_lost(exc)
+        if (cycle := self._find_answered()) is not None:  # uvicorn tells the last request only
+            cycle.disconnected = True
+            cycle.message_event.set()
 
     def eof_received(self) -> bool:  # type: ignore[override]
         """Say whether the connection stays for an answer: a client may shut its side once it has asked, and wait.
@@ -153,6 +159,7 @@ class GuardedProtocol(HttpToolsProtocol):
             self._stall_clock = None
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGIApp) -> None:  # type: ignore[override]
+        self._answered = cycle
         if cycle.scope["http_version"] == "1.0":
             app = speak_http_1_0(app, cycle)
         super()._start_asgi_task(cycle, app)  # type: ignore[arg-type]
@@ -184,8 +191,13 @@ class GuardedProtocol(HttpToolsProtocol):
 
     def _refuse(self, answer: bytes, *, reason: str) -> None:
         log.warning("client.cut_off", client=str(self.client), reason=reason)
-        self.transport.write(answer)
+        if self._find_answered() is None:  # else these words would stand in the midst of others
+            self.transport.write(answer)
         self.transport.close()
+
+    def _find_answered(self) -> RequestResponseCycle | None:
+        cycle = self._answered
+        return None if cycle is None or cycle.response_complete else cycle
 
     def _stop_clocks(self) -> None:
         for clock in (self._head_clock, self._stall_clock, self._probe_clock):

@@ -12,6 +12,7 @@ import httpx
 import psycopg
 import pytest
 import uvicorn
+import uvloop
 from django.db import connection
 from pytest_django.fixtures import Settings
 from starlette.responses import PlainTextResponse
@@ -56,7 +57,8 @@ class GatewayServer:
         self._thread = threading.Thread(target=self._run)
 
     def _run(self) -> None:
-        asyncio.run(self._serve())
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:  # the loop that uvicorn chooses
+            runner.run(self._serve())
 
     async def _serve(self) -> None:
         self.loop = asyncio.get_running_loop()

@@ -4,6 +4,7 @@ import gc
 import json
 import select
 import socket
+import struct
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -138,6 +139,55 @@ def test_a_client_that_shuts_its_side_in_the_midst_of_asking_has_left(
         assert read_all(client) == b""
     assert not Exchange.objects.exists()
     assert_still_serves(http)
+
+
+@pytest.mark.parametrize("is_streamed", [False, True])
+@pytest.mark.parametrize("is_cut", [False, True])
+def test_a_client_that_asks_ahead_and_hangs_up_ends_what_it_was_being_answered(
+    gateway: GatewayServer,
+    http: httpx.Client,
+    engine: FakeEngine,
+    secret: str,
+    caplog: pytest.LogCaptureFixture,
+    *,
+    is_streamed: bool,
+    is_cut: bool,
+) -> None:
+    engine.script.first_pause_s = 0.0 if is_streamed else 1.0
+    engine.script.pause_s = 0.2 if is_streamed else 0.0
+    engine.script.pieces = ["otter"] * 20
+    body = json.dumps(chat(stream=is_streamed)).encode()
+    with connected(gateway) as client:
+        client.sendall(2 * (head(secret, length=len(body)) + body))
+        wait_until(lambda: engine.calls)
+        if is_cut:  # it resets the connection
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+
+    (call,) = engine.calls
+    wait_until(lambda: call.is_cancelled)
+    assert only_exchange().status == ExchangeStatus.ABORTED
+    engine.script.first_pause_s = engine.script.pause_s = 0.0
+    assert_still_serves(http)
+    assert len(engine.calls) == 2  # the second was never begun
+    assert not [record for record in caplog.records if record.exc_info]
+
+
+def test_a_half_head_ends_the_answer_before_it_without_a_word(
+    world: None, engine: FakeEngine, secret: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(guard, "HEAD_S", 1.0)
+    engine.script.pieces, engine.script.pause_s = ["otter"] * 100, 0.1
+    body = json.dumps(chat(stream=True)).encode()
+    with GatewayServer() as gateway, connected(gateway) as client:
+        client.sendall(head(secret, length=len(body)) + body)
+        wait_until(lambda: engine.calls)
+        client.sendall(b"POST /v1")
+        answer = read_all(client)
+
+        assert answer.startswith(b"HTTP/1.1 200 ")
+        assert b"HTTP/1.1 408 " not in answer
+        assert not answer.endswith(b"0\r\n\r\n")  # nobody takes it for whole
+        assert only_exchange().status == ExchangeStatus.ABORTED
 
 
 @pytest.mark.parametrize("protocol", ["h2c", "websocket", "TLS/1.0"])
