@@ -5,6 +5,7 @@ Each answer of the assistant becomes a step that saw the messages before it. The
 
 import json
 from collections.abc import Sequence
+from types import NoneType
 from typing import Any
 
 from apps.trajectories.datasets.incoming import BadLine, Incoming, IncomingStep
@@ -13,6 +14,7 @@ from apps.trajectories.datasets.strict_json import TOO_DEEP, NotJson, is_too_dee
 
 Line = tuple[int, dict[str, Any]]
 ROLES = ("system", "developer", "user", "assistant", "tool", "function")
+_ARGUMENTS = "they are an object, or a text that spells one"
 SHAREGPT_ROLES = {
     "system": "system",
     "human": "user",
@@ -33,7 +35,9 @@ def read_openai(lines: Sequence[Line]) -> Incoming:
     ((line, data),) = lines
     row = read_line(OpenAILine, line, data)
     metadata = {**(row.model_extra or {}), **(row.metadata or {})}
-    steps = read_answers(line, row.messages, tools=row.tools or [])
+    tools = row.tools or []
+    _check_tools(line, tools)
+    steps = read_answers(line, row.messages, tools=tools)
     return Incoming(
         line=line,
         channel=row.channel,
@@ -72,14 +76,69 @@ def read_answers(line: int, messages: list[dict[str, Any]], *, tools: list[Any])
 
 
 def _check_message(line: int, place: int, message: dict[str, Any]) -> None:
+    where = f"messages.{place}"
     if message.get("role") not in ROLES:
-        raise BadLine(line, f"messages.{place}.role: it is one of {', '.join(ROLES)}; this is {message.get('role')!r}")
-    content = message.get("content")
-    if content is not None and not isinstance(content, (str, list)):
-        raise BadLine(line, f"messages.{place}.content: it is a text, a list of parts or null")
-    has_calls = message["role"] == "assistant" and (message.get("tool_calls") or message.get("function_call"))
-    if not content and not has_calls and message["role"] in {"user", "assistant"}:
-        raise BadLine(line, f"messages.{place}: it says nothing")
+        raise BadLine(line, f"{where}.role: it is one of {', '.join(ROLES)}; this is {message.get('role')!r}")
+    if message.get("weight") not in (None, 0, 1):
+        raise BadLine(line, f"{where}.weight: it is 0 or 1; this is {message['weight']!r}")
+    for name in ("name", "tool_call_id"):
+        if not isinstance(message.get(name, ""), (str, NoneType)):
+            raise BadLine(line, f"{where}.{name}: it is a text")
+    _check_content(line, f"{where}.content", message.get("content"))
+    has_calls = _check_calls(line, where, message)
+    if not message.get("content") and not has_calls and message["role"] in {"user", "assistant"}:
+        raise BadLine(line, f"{where}: it says nothing")
+
+
+def _check_content(line: int, where: str, content: Any) -> None:
+    if not isinstance(content, (str, list, NoneType)):
+        raise BadLine(line, f"{where}: it is a text, a list of parts or null")
+    for place, part in enumerate(content if isinstance(content, list) else ()):
+        if not isinstance(part, dict):
+            raise BadLine(line, f"{where}.{place}: a part is an object")
+        if not isinstance(part.get("text", ""), str):
+            raise BadLine(line, f"{where}.{place}.text: it is a text")
+
+
+def _check_calls(line: int, where: str, message: dict[str, Any]) -> bool:
+    """Say whether it calls anything."""
+    calls, old_call = message.get("tool_calls") or [], message.get("function_call")
+    if not isinstance(calls, list):
+        raise BadLine(line, f"{where}.tool_calls: it is a list of calls")
+    for place, call in enumerate(calls):
+        _check_function(line, f"{where}.tool_calls.{place}", call)
+        if not isinstance(call.get("id", ""), (str, NoneType)):
+            raise BadLine(line, f"{where}.tool_calls.{place}.id: it is a text")
+        _check_arguments(line, f"{where}.tool_calls.{place}.function", call["function"])
+    if old_call is not None:
+        if not _has_name(old_call):
+            raise BadLine(line, f"{where}.function_call: it is an object with a `name`")
+        _check_arguments(line, f"{where}.function_call", old_call)
+    return message["role"] == "assistant" and bool(calls or old_call)
+
+
+def _check_arguments(line: int, where: str, function: dict[str, Any]) -> None:
+    if not isinstance(function.get("arguments", ""), (str, dict)):
+        raise BadLine(line, f"{where}.arguments: {_ARGUMENTS}")
+
+
+def _check_tools(line: int, tools: list[dict[str, Any]]) -> None:
+    for place, tool in enumerate(tools):
+        _check_function(line, f"tools.{place}", tool)
+
+
+def _check_function(line: int, where: str, value: Any) -> None:
+    """Raise BadLine for what is no tool, or no call of one: both say their function in the same way."""
+    if not isinstance(value, dict):
+        raise BadLine(line, f"{where}: it is an object")
+    if (value.get("type") or "function") != "function":
+        raise BadLine(line, f"{where}.type: it is function; this is {value['type']!r}")
+    if not _has_name(value.get("function")):
+        raise BadLine(line, f"{where}.function: it is an object with a `name`")
+
+
+def _has_name(function: Any) -> bool:
+    return isinstance(function, dict) and isinstance(function.get("name"), str)
 
 
 def read_sharegpt(lines: Sequence[Line]) -> Incoming:
@@ -119,6 +178,9 @@ def _read_call(line: int, place: int, text: str, *, call_id: str) -> dict[str, A
         name, arguments = call["name"], call.get("arguments", {})
     except (ValueError, TypeError, KeyError) as error:
         raise BadLine(line, f"conversations.{place}.value: a call is JSON with a name and arguments") from error
+    if not isinstance(name, str):
+        raise BadLine(line, f"conversations.{place}.value: the name of a call is a text")
+    _check_arguments(line, f"conversations.{place}.value", call)
     spelled = arguments if isinstance(arguments, str) else json.dumps(arguments)
     function = {"name": name, "arguments": spelled}
     tool_call = {"id": call_id, "type": "function", "function": function}
@@ -137,7 +199,9 @@ def _read_tools(line: int, tools: str | list[Any] | None) -> list[Any]:
         raise BadLine(line, "tools: it is a list of functions")
     if is_too_deep(tools):
         raise BadLine(line, f"tools: {TOO_DEEP}")
-    return [
-        tool if isinstance(tool, dict) and "function" in tool else {"type": "function", "function": tool}
+    tools = [
+        {"type": "function", "function": tool} if isinstance(tool, dict) and "function" not in tool else tool
         for tool in tools
     ]
+    _check_tools(line, tools)
+    return tools

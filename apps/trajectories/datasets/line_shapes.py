@@ -35,6 +35,7 @@ LogProbs = list[Annotated[float, Field(ge=-3.0e38, le=0, allow_inf_nan=False)]]
 Number = Annotated[float, Field(allow_inf_nan=False)]
 Moment = Annotated[datetime, AfterValidator(_to_utc)]
 Object = Annotated[dict[str, Any], AfterValidator(_check_depth)]
+Objects = Annotated[list[dict[str, Any]], AfterValidator(_check_depth)]
 Values = Annotated[list[Any], AfterValidator(_check_depth)]
 
 
@@ -102,8 +103,8 @@ class TurnLine(StepLine):
 class ConversationLine(_Head):
     """One conversation, as exported."""
 
-    messages: Values = Field(min_length=2)  # what a client sent may be odd
-    tools: Values = []
+    messages: Objects = Field(min_length=2)  # what a client said in them may be odd
+    tools: Objects = []
     turns: list[TurnLine] = Field(min_length=1)
 
 
@@ -113,7 +114,7 @@ class OpenAILine(BaseModel):
     model_config = ConfigDict(extra="allow", strict=True, frozen=True)
 
     messages: list[Object] = Field(min_length=2)
-    tools: Values | None = None
+    tools: Objects | None = None
     reward: Number | None = None
     group: str = ""
     channel: Literal["train", "val", ""] = ""
@@ -163,7 +164,9 @@ def read_line(shape: type[L], line: int, data: Object) -> L:
 
 
 def _say(error: ErrorDetails) -> str:
-    """Return what is wrong in words; pydantic's own tell of its validation where lists are concerned."""
+    """Return what is wrong in words; pydantic's own tell of its validation, and of Python's kinds."""
+    if error["type"] == "dict_type":
+        return "it is an object"
     if error["type"] == "too_short":
         return "there must be at least {min_length}; here are {actual_length}".format(**error["ctx"])
     return error["msg"]

@@ -83,7 +83,7 @@ def _pack_logprobs(line: int, row: shapes.TokensLine) -> bytes | None:
     return None if row.logprobs is None else pack_logprobs(row.logprobs)
 
 
-def _answer_of(row: shapes.ConversationLine, turn: shapes.TurnLine) -> Any:
+def _answer_of(row: shapes.ConversationLine, turn: shapes.TurnLine) -> dict[str, Any]:
     return row.messages[turn.at] if turn.answer is None else turn.answer
 
 
@@ -95,8 +95,6 @@ def _read_conversations(lines: Sequence[Line]) -> Incoming:
         ats = [turn.at for turn in row.turns]
         if ats != sorted(set(ats)) or ats[-1] != len(row.messages) - 1:
             raise BadLine(line, "turns: each `at` is the place of an answer, in order, and the last answer ends it")
-        if not all(isinstance(row.messages[at], dict) for at in ats):
-            raise BadLine(line, "turns: an answer is an object")
         found += [(line, row, place) for place in range(len(row.turns))]
     found.sort(key=lambda item: item[1].turns[item[2]].index)
     places = {(line, place): number for number, (line, _, place) in enumerate(found)}

@@ -38,6 +38,14 @@ TOKENS = {
     "logprobs": [-0.5, -0.25],
     "is_exact": True,
 }
+MESSAGES: dict[str, Any] = {
+    "format": "claw.messages.v1",
+    "trajectory": "t2",
+    "n_rows": 1,
+    "messages": CHAT["messages"][1:3],
+    "tools": [TOOL],
+    "turns": [{"index": 0, "at": 1}],
+}
 
 
 NESTED = "[" * 300 + "]" * 300

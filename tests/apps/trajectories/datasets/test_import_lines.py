@@ -15,6 +15,7 @@ from apps.trajectories.trie import load_steps
 from tests.apps.trajectories.datasets.import_rows import (
     CHAT,
     HUMAN,
+    MESSAGES,
     NESTED,
     SHAREGPT,
     TOKENS,
@@ -25,8 +26,19 @@ from tests.apps.trajectories.datasets.import_rows import (
 )
 from tests.apps.trajectories.datasets.importer import ImportRows, as_lines, import_file, problems_of
 from tests.factories.registry import PolicyFactory
+from tests.factories.trajectories import TOOL
 
 pytestmark = pytest.mark.django_db
+
+
+def said(**members: Any) -> dict[str, Any]:
+    """A line in which the assistant says this."""
+    return {"messages": [USER, {"role": "assistant", "content": "Which one?", **members}]}
+
+
+def calls_function(value: str) -> dict[str, Any]:
+    """A line of ShareGPT's in which a call is spelled so."""
+    return bad(SHAREGPT, conversations=[HUMAN, {"from": "function_call", "value": value}])
 
 
 class TestBadLines:
@@ -63,6 +75,36 @@ class TestBadLines:
             (bad(CHAT, messages=[{"role": "robot", "content": "x"}] * 2), "messages.0.role"),
             (bad(CHAT, messages=[{"role": "user", "content": ""}] * 2), "says nothing"),
             (bad(CHAT, messages=[{"role": "user", "content": 5}] * 2), "messages.0.content"),
+            (bad(CHAT, messages=[5, CHAT["messages"][2]]), "messages.0: it is an object"),
+            (said(content=[5]), "messages.1.content.0: a part is an object"),
+            (said(content=[{"type": "text", "text": 5}]), "messages.1.content.0.text: it is a text"),
+            (said(weight=0.5), "messages.1.weight: it is 0 or 1; this is 0.5"),
+            (said(name=5), "messages.1.name: it is a text"),
+            (said(tool_calls="look"), "messages.1.tool_calls: it is a list of calls"),
+            (said(tool_calls=[5]), "messages.1.tool_calls.0: it is an object"),
+            (said(tool_calls=[{"type": "custom"}]), "messages.1.tool_calls.0.type: it is function; this is 'custom'"),
+            (
+                said(tool_calls=[{"function": "look"}]),
+                "messages.1.tool_calls.0.function: it is an object with a `name`",
+            ),
+            (said(tool_calls=[{"function": {"name": 5}}]), "messages.1.tool_calls.0.function: it is an object with"),
+            (said(tool_calls=[{"id": 5, "function": {"name": "look"}}]), "messages.1.tool_calls.0.id: it is a text"),
+            (
+                said(tool_calls=[{"function": {"name": "look", "arguments": [1]}}]),
+                "messages.1.tool_calls.0.function.arguments: they are an object, or a text that spells one",
+            ),
+            (said(function_call=5), "messages.1.function_call: it is an object with a `name`"),
+            (said(function_call={"name": "look", "arguments": 5}), "messages.1.function_call.arguments: they are"),
+            (bad(CHAT, tools=[5]), "tools.0: it is an object"),
+            (bad(CHAT, tools=[TOOL, {"name": "look"}]), "tools.1.function: it is an object with a `name`"),
+            (bad(CHAT, tools=[{"type": "web_search"}]), "tools.0.type: it is function; this is 'web_search'"),
+            (bad(CHAT, tools={"name": "look"}), "tools"),
+            (bad(MESSAGES, tools=[5]), "tools.0: it is an object"),
+            (bad(MESSAGES, messages=[5, MESSAGES["messages"][1]]), "messages.0: it is an object"),
+            (bad(SHAREGPT, tools="[5]"), "tools.0: it is an object"),
+            (bad(SHAREGPT, tools='[{"name": 5}]'), "tools.0.function: it is an object with a `name`"),
+            (calls_function('{"name": 5}'), "conversations.1.value: the name of a call is a text"),
+            (calls_function('{"name": "look", "arguments": null}'), "conversations.1.value.arguments: they are"),
             (bad(SHAREGPT, conversations=[{"from": "robot", "value": "x"}] * 2), "conversations.0.from"),
             (bad(SHAREGPT, conversations=[{"from": "gpt"}] * 2), "conversations.0.value"),
             (bad(SHAREGPT, conversations=[{"from": "function_call", "value": "x"}] * 2), "a call is JSON"),
@@ -97,6 +139,20 @@ class TestBadLines:
         assert words in reason
         assert (source.state, source.n_lines, source.n_imported, source.n_refused) == ("done", 4, 2, 1)
         assert Trajectory.objects.count() == 2
+
+    @pytest.mark.parametrize(
+        "row",
+        [
+            said(content=None, tool_calls=[{"id": None, "function": {"name": "look", "arguments": {"at": "sky"}}}]),
+            said(tool_calls=None, function_call=None, name=None, weight=1.0),
+            said(content="", tool_calls=[], function_call={"name": "look", "arguments": "not JSON"}),
+            said(content=[{"type": "text", "text": "so"}, {"type": "image_url", "image_url": {"url": "x"}}]),
+            calls_function('{"name": "look"}'),
+        ],
+    )
+    def test_what_other_makers_write_too_is_taken(self, import_rows: ImportRows, row: Any) -> None:
+        source = import_rows(row)
+        assert (problems_of(source), source.n_imported) == ([], 1)
 
     def test_all_are_refused_if_that_was_asked(self, import_rows: ImportRows) -> None:
         source = import_rows(CHAT, b"{", bad(TOKENS, logprobs=[-0.5]), is_all_or_none=True)
