@@ -366,6 +366,24 @@ def skip(queue: ReviewQueue, user: User) -> None:
     skip_review(caller=Caller(user=user), review=taken)
 
 
+def test_the_list_says_what_waits_for_nobody_and_offers_review_only_to_who_is_named(
+    queue: ReviewQueue, reviewer_browser: Client, trainer_browser: Client, mate: User, owner: User
+) -> None:
+    queue.reviewers.set([mate, owner])
+    work = f"{ROOT}/{queue.pk}/work"
+    assert "for nobody" not in reviewer_browser.get(ROOT).content.decode()
+    give(queue, owner)
+    skip(queue, mate)
+    html = reviewer_browser.get(ROOT).content.decode()
+    assert "1 waits for nobody" in html
+    assert f"{ROOT}/{queue.pk}/results?state=stuck#items-title" in html
+    assert work in html
+    others = trainer_browser.get(ROOT).content.decode()
+    assert ("1 waits for nobody" in others, work in others) == (True, False)
+    assert work not in trainer_browser.get(f"{ROOT}/{queue.pk}/results").content.decode()
+    assert trainer_browser.get(work).status_code == 403
+
+
 def test_a_queues_page_says_what_waits_for_nobody_and_leads_on(
     queue: ReviewQueue, reviewer_browser: Client, trainer_browser: Client, mate: User, owner: User, trainer: User
 ) -> None:
