@@ -2,7 +2,6 @@
 
 import gc
 import signal
-import sys
 import time
 from types import FrameType
 from typing import Any
@@ -20,7 +19,6 @@ log = structlog.get_logger(__name__)
 POLL_S = 1.0  # a notice may be lost; the ledger is asked anyway
 MAX_PAUSE_S = 5.0
 COLLECT_AFTER = (50_000, 50, 50)  # objects; times the generation before
-SWITCH_S = 0.0005  # whom Postgres has answered does not wait for long until the thread that reads ahead lets go
 
 
 class Command(BaseCommand):
@@ -43,7 +41,6 @@ class Command(BaseCommand):
         # walking through it would take a fifth of the time.
         gc.freeze()
         gc.set_threshold(*COLLECT_AFTER)
-        sys.setswitchinterval(SWITCH_S)
         log.info("recorder.started")
         self._run()
         log.info("recorder.stopped")
