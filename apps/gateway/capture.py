@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 import orjson
 
 from apps.core.contracts.arrays import pack_ids, pack_logprobs
+from apps.core.counted import count_of
 from apps.gateway.token_check import COUNT, Expectations, Said, find_difference
 
 Json = dict[str, Any]
@@ -150,9 +151,7 @@ class AnswerCapture:
                 self._finish(capture, choice["finish_reason"])
             choice.pop("routed_experts", None)
         if not choices or len(choices) != len(self.choices):
-            raise LookupError(
-                f"there are {len(choices)} choices, {len(self.choices)} of them with a place of their own"
-            )
+            raise LookupError(f"of {count_of(len(choices), 'choice')} {len(self.choices)} have a place of their own")
 
     def render(self) -> Json:
         """Return what has come of a stream, in the non-streamed shape."""

@@ -18,6 +18,7 @@ from typing import Self
 
 import structlog
 
+from apps.core.counted import count_of
 from apps.gateway import limit_scripts
 from apps.gateway.errors import ApiError
 from apps.gateway.limit_headers import Allowance, LimitState, format_duration
@@ -169,10 +170,10 @@ def _allowance(numbers: Sequence[int]) -> Allowance | None:
 
 def _refusal(scope: ScopeLimits, what: str, *, wait_ms: int, headers: dict[str, str]) -> ApiError:
     words = {
-        "requests": f"{scope.requests_per_minute} requests per minute",
-        "tokens": f"{scope.tokens_per_minute} tokens per minute",
-        "in_flight": f"{scope.max_in_flight} calls in flight at one moment",
-        "day": f"{scope.tokens_per_day} tokens per day",
+        "requests": f"{count_of(scope.requests_per_minute or 0, 'request')} per minute",
+        "tokens": f"{count_of(scope.tokens_per_minute or 0, 'token')} per minute",
+        "in_flight": f"{count_of(scope.max_in_flight or 0, 'call')} in flight at one moment",
+        "day": f"{count_of(scope.tokens_per_day or 0, 'token')} per day",
     }
     headers = {"retry-after": str(max(1, -(-wait_ms // 1000))), **headers}
     if what == "day":

@@ -10,6 +10,7 @@ from typing import Any
 
 import orjson
 
+from apps.core.counted import count_of
 from apps.gateway.answers import say_broken, say_unavailable
 from apps.gateway.call import read_refusal
 from apps.gateway.checks import dump_body
@@ -69,7 +70,7 @@ def _read_answer(reply: Reply, request: EmbeddingsRequest) -> Json:
 def _render(answer: Json, request: EmbeddingsRequest) -> Json:
     vectors = {item.get("index", place): item["embedding"] for place, item in enumerate(answer["data"])}
     if sorted(vectors) != list(range(request.n_inputs)):
-        raise ValueError(f"{len(vectors)} vectors for {request.n_inputs} inputs")
+        raise ValueError(f"{count_of(len(vectors), 'vector')} for {count_of(request.n_inputs, 'input')}")
     data = [
         {"object": "embedding", "index": place, "embedding": _encode(vector, request)}
         for place, vector in sorted(vectors.items())

@@ -84,6 +84,21 @@ async def test_a_full_bucket_gives_its_limit_at_once_and_then_refills(limiter: L
     await admit(limiter, mine)
 
 
+@pytest.mark.parametrize(
+    ("limit", "words"),
+    [
+        ({"requests_per_minute": 1}, "1 request per minute"),
+        ({"tokens_per_minute": 1}, "1 token per minute"),
+        ({"max_in_flight": 1}, "1 call in flight at one moment"),
+        ({"tokens_per_day": 1}, "1 token per day"),
+    ],
+)
+async def test_one_of_a_thing_is_said_as_one(limiter: Limiter, limit: dict[str, int], words: str) -> None:
+    mine = scope("key", **limit)
+    await admit(limiter, mine, n_tokens=1)
+    assert f"this key: {words}" in (await refused(limiter, mine, n_tokens=1)).message
+
+
 async def test_gateways_count_together(limiter: Limiter) -> None:
     mine, others = scope(requests_per_minute=50, max_in_flight=1000), [limiter, *(Limiter() for _ in range(2))]
     for other in others[1:]:
@@ -176,7 +191,7 @@ async def test_a_days_budget_is_a_quota_until_midnight(limiter: Limiter) -> None
     now = datetime.now(UTC)
     to_midnight_s = 86400 - (now.hour * 3600 + now.minute * 60 + now.second)
     assert (error.code, error.kind) == ("insufficient_quota", "insufficient_quota")
-    assert "quota of this team: 1000 tokens per day" in error.message
+    assert "quota of this team: 1,000 tokens per day" in error.message
     assert abs(int(error.headers["retry-after"]) - to_midnight_s) < 5
 
 
