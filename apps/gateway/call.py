@@ -96,8 +96,11 @@ class ModelCall:
         self._note_mended()
 
     def _write_body(self, body: Json) -> bytes:
-        """Return what is sent to the engine, in the client's own bytes where its messages are asked as they came."""
-        spelled = self.request.spelled_messages
+        """Return what is sent to the engine, in the client's own bytes where its messages are asked as they came.
+
+        Of a name that stands in one of them twice, our engines read the last, as we do; providers may not.
+        """
+        spelled = b"" if self.version.is_text_only else self.request.spelled_messages
         if spelled and body["messages"] == self.request.body["messages"]:
             return write_spelled(body, spelled)
         return orjson.dumps(body)

@@ -41,6 +41,7 @@ class EngineCall:
     is_cancelled: bool = False
     n_chunks_sent: int = 0
     peer_port: int = 0  # tells one connection from another
+    raw: bytes = b""  # the body as it came
 
 
 @dataclass
@@ -185,6 +186,7 @@ class FakeEngine:
             return web.Response(body=b"data: %b\n\n" % nonsense if is_streamed else nonsense)
         call = self._sample(body, dict(request.headers))
         call.peer_port = request.get_extra_info("peername")[1]
+        call.raw = await request.read()
         self.calls.append(call)
         try:
             await asyncio.sleep(self.script.first_pause_s)
