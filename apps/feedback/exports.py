@@ -3,7 +3,8 @@ that an export's rows can say.
 
 - preference: `prompt`, `chosen` and `rejected` as lists of messages. A correction is better than what was said.
 - sft: `prompt`, and as `completion` what somebody wrote that the step should have said.
-- hints: `prompt`, the step's own `completion`, its reward, and the `hint`: what it should have known.
+- hints: `prompt`, the step's own `completion`, and the `hint`: what it should have known. `reward` and
+  `trajectory_reward` are what all that was said adds up to, whoever gave the hint: trainers add one to what it says.
 
 Only what stands is written; of a snapshot, what stood when it was taken.
 """
@@ -117,6 +118,7 @@ def _render_hints(source: Source) -> Iterator[Row]:
             "completion": [answer_of(row.step)],
             "hint": row.text,
             "reward": source.reward_of(row.step),
+            "trajectory_reward": source.reward,
             "version": row.step.version_id,
             "grader": str(row.grader) if row.grader else "",
         }

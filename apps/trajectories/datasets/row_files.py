@@ -92,6 +92,7 @@ _HINTS = [
     ("completion", pa.string()),
     ("hint", pa.string()),
     ("reward", pa.float64()),
+    ("trajectory_reward", pa.float64()),
     ("version", pa.string()),
     ("grader", pa.string()),
 ]

@@ -59,6 +59,11 @@ class Source:
     hidden: Hidden = NOTHING
     tools: dict[str, list[Any]] = field(default_factory=dict)
 
+    @property
+    def reward(self) -> float | None:
+        """The whole trajectory's."""
+        return self.pinned.reward if self.pinned else self.trajectory.reward
+
     def reward_of(self, step: Step) -> float | None:
         return self.pinned.step_rewards.get(str(step.index)) if self.pinned else step.reward
 
@@ -89,7 +94,7 @@ def _render_head(source: Source, *, shape: Shape, n_rows: int) -> Row:
         "group": trajectory.group,
         "title": trajectory.title,
         "trajectory_metadata": trajectory.metadata,
-        "trajectory_reward": source.pinned.reward if source.pinned else trajectory.reward,
+        "trajectory_reward": source.reward,
         "trajectory_is_excluded": trajectory.is_excluded,
         "trajectory_has_error": trajectory.has_error,
         "trajectory_started_at": say_time(trajectory.started_at),

@@ -204,6 +204,21 @@ class TestHints:
         assert (told["prompt"], told["completion"]) == (ASKED, [{"role": "assistant", "content": "hi"}])
         assert (told["reward"], told["version"], told["source"]) == (-1, step.version_id, "human")
 
+    def test_its_rewards_are_what_all_that_was_said_adds_up_to(
+        self, step: Step, caller: Caller, project: Project
+    ) -> None:
+        draft = VersionDraft(settings={"pattern": "x"})
+        version, _ = create_grader(caller=caller, project=project, name="x", kind="regex", draft=draft)
+        author = Author(source=Source.NEXT_STATE, grader=version)
+        said = [Answer(field="reward", value=-1, step=step), Answer(field="hint", text="look it up", step=step)]
+        write_answers(author=author, trajectory=step.trajectory, answers=said)
+        (told,) = fetch(caller, project, "hints")
+        assert (told["reward"], told["trajectory_reward"]) == (-1, -1)
+        over = [Answer(field="reward", value=0.5, step=step), Answer(field="reward", value=0.25)]
+        add_labels(caller=caller, trajectory=step.trajectory, answers=over)  # a person's word goes before a judge's
+        (told,) = fetch(caller, project, "hints")
+        assert (told["grader"], told["reward"], told["trajectory_reward"]) == ("x@v1", 0.5, 0.25)
+
     def test_a_graders_name_stands_beside_its_hint(self, step: Step, caller: Caller, project: Project) -> None:
         draft = VersionDraft(settings={"pattern": "x"})
         version, _ = create_grader(caller=caller, project=project, name="x", kind="regex", draft=draft)
