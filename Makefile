@@ -8,7 +8,7 @@ export DJANGO_SETTINGS_MODULE := clawplatform.settings
 .PHONY: help setup run demo stop test check fmt bench-gateway bench-recorder bench-pool bench-console bench-trainer bench-learning doctor clean
 
 help:  ## list the targets
-	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-13s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
 
 setup:  ## install everything: two Python environments, the browser library, the default model
 	@$(PYTHON) setup/bootstrap.py all
