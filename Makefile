@@ -36,8 +36,9 @@ check: fmt-check  ## set up the tools; check format, lint, types, imports and mi
 	@$(WEB) -W ignore::RuntimeWarning manage.py makemigrations --check --dry-run
 
 .PHONY: test-clients
-test-clients: dev-tools  ## drive real agents (OpenClaw, Claude Code, Codex, …) against the gateway (installs them into var/clients)
-	@exec $(WEB) -m pytest tests/clients -m "clients or not clients" $(ARGS)
+test-clients:  ## set up, drive real agents (OpenClaw, Claude Code, Codex, …) against the gateway (installs them into var/clients)
+	@$(PYTHON) setup/bootstrap.py all
+	@exec $(WEB) -m pytest --clients $(ARGS)
 
 .PHONY: fmt-check
 fmt-check: dev-tools

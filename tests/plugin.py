@@ -36,7 +36,9 @@ def pytest_load_initial_conftests(early_config: pytest.Config) -> Generator[None
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Take the options of `tests/chaos`, which is no place for them: its conftest is read after the command line."""
+    """Take the options of `tests/clients` and `tests/chaos`: their conftests are read after the command line."""
+    said = "only what drives somebody else's client: all of tests/clients, and what is marked so elsewhere"
+    parser.addoption("--clients", action="store_true", help=said)
     parser.addoption("--chaos-rounds", type=int, default=1, help="how often each drill of tests/chaos does its harm")
     seed = random.Random(os.environ.get("PYTEST_XDIST_TESTRUNUID")).randrange(10**6)  # the same in each worker
     parser.addoption("--chaos-seed", type=int, default=seed, help="repeats the moments of a drill")
@@ -48,9 +50,18 @@ def pytest_make_parametrize_id(val: object) -> str | None:
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Have what loads the machine go first: a worker that is done with it helps with the rest."""
-    items.sort(key=lambda item: not item.nodeid.startswith(HEAVY))
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out what is not asked for, and have what loads the machine go first: a worker that is done with it helps
+    with the rest.
+    """
+    asked_for = [item for item in items if _is_asked_for(item, has_clients=config.option.clients)]
+    config.hook.pytest_deselected(items=list(set(items) - set(asked_for)))
+    items[:] = sorted(asked_for, key=lambda item: not item.nodeid.startswith(HEAVY))
+
+
+def _is_asked_for(item: pytest.Item, *, has_clients: bool) -> bool:
+    is_long = item.get_closest_marker("clients") is not None
+    return is_long or item.nodeid.startswith("tests/clients/") if has_clients else not is_long
 
 
 class Scheduling(LoadScopeScheduling):  # type: ignore[misc]  # xdist tells no types

@@ -45,6 +45,11 @@ class Box:
     text: str = ""
 
     @property
+    def said(self) -> str:
+        """What is chosen or typed, in words."""
+        return next((option.words for option in self.options if option.is_chosen), self.typed)
+
+    @property
     def is_words(self) -> bool:
         return self.kind == FieldKind.TEXT
 
@@ -121,6 +126,22 @@ def read_sides(item: QueueItem, *, is_swapped: bool, answers: Mapping[str, Any])
     )
     text = said.get("text") or ""
     return Box(name=BETTER, words="Which is better?", help="", kind="pair", options=options, text=text)
+
+
+def tell_answers(item: QueueItem, answers: Mapping[str, Any], specs: Sequence[FieldSpec]) -> list[Box]:
+    """Return what was answered, in the words of the schema of now; a field that it has no more speaks for itself."""
+    if item.other is not None:
+        return [read_sides(item, is_swapped=False, answers=answers)]
+    known = {spec.name: spec for spec in specs}
+    return [
+        _read_box(known[name], said) if name in known else _tell_unknown(name, said) for name, said in answers.items()
+    ]
+
+
+def _tell_unknown(name: str, said: Mapping[str, Any]) -> Box:
+    value = said.get("value")
+    words = "" if value is None else f"{value:.15g}" if isinstance(value, float) else str(value)
+    return Box(name=name, words=name.replace("_", " "), help="", kind="", typed=words, text=said.get("text") or "")
 
 
 def read_answers(form: QueryDict) -> dict[str, dict[str, Any]]:

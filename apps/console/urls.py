@@ -152,6 +152,7 @@ urlpatterns: list[URLPattern] = [
     path("p/<slug:slug>/backfills/<str:backfill_id>/cancel", graders.cancel_backfill, name="cancel_backfill"),
     path("p/<slug:slug>/models", models.models, name="models"),
     path("p/<slug:slug>/models/<int:number>/promote", models.promote, name="promote"),
+    path("p/<slug:slug>/models/<int:number>/candidate", models.nominate, name="nominate"),
     path("p/<slug:slug>/models/roll-back", models.roll_back, name="roll_back"),
     path("p/<slug:slug>/models/split", models.split, name="split"),
     path("p/<slug:slug>/teachers", teachers.teachers, name="teachers"),

@@ -49,12 +49,3 @@ def gateway(key: ApiKey, version: Version, engine_row: Engine, secret: str, tmp_
 def pool(engine: ToolUsingEngine, version: Version) -> ReadPool:
     """Reads the sessions that the client left, once it is done."""
     return lambda: read_pool(engine, version=version)
-
-
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out the clients that must be installed first, unless they are asked for by their marker."""
-    if "clients" in config.option.markexpr:
-        return
-    left_out = [item for item in items if item.get_closest_marker("clients")]
-    items[:] = [item for item in items if not item.get_closest_marker("clients")]
-    config.hook.pytest_deselected(items=left_out)

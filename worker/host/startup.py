@@ -139,7 +139,7 @@ class Platform:
 
     def stop(self) -> None:
         """Stop everything, the services last."""
-        self.supervisor.stop()
+        self.supervisor.stop(tell=lambda name: self.say(f"{name}: stopped"))
         if names := stop_leftovers(self.plan.data_dir):
             self.say(f"ended what had not stopped by itself: {', '.join(names)}")
 

@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from http.client import HTTPException
@@ -22,7 +22,7 @@ from supervisor.xmlrpc import Faults, SupervisorTransport
 
 from worker.host.errors import HostError
 from worker.host.leftovers import MARK
-from worker.host.programs import SERVICES, Program
+from worker.host.programs import Program
 from worker.host.sockets import socket_folder
 from worker.parent import end_with_parent
 
@@ -115,30 +115,41 @@ class Supervisor:
         """Say whether supervisord itself runs."""
         return self._process is not None and self._process.poll() is None
 
-    def stop(self) -> None:
-        """Stop every program, the services last, then supervisord."""
+    def list_running(self) -> set[str]:
+        """Return the names of the programs that have not stopped."""
+        return {name for name, state in self.states().items() if state.is_up or state.state == "STOPPING"}
+
+    def stop(self, *, tell: Callable[[str], None]) -> None:
+        """Stop every program, the services last, then supervisord. `tell` is called with each name that has stopped."""
         if self._process is None:
             return
         if self._process.poll() is None:
-            self._tell_programs_to_stop()
+            self._tell_programs_to_stop(tell)
             self._process.send_signal(signal.SIGTERM)
         self._process.wait()
 
-    def _tell_programs_to_stop(self) -> None:
-        """Stop those of one priority at once: supervisord by itself stops one after the other, each for its seconds."""
-        ranks = {program.name: program.priority for program in self._programs if program.name not in SERVICES}
+    def _tell_programs_to_stop(self, tell: Callable[[str], None]) -> None:
+        """Stop those of one priority at once: supervisord by itself stops one after the other, each for its seconds,
+        and takes a second more for each that has stopped already.
+        """
+        ranks = {program.name: program.priority for program in self._programs}
         try:
             for priority in sorted(set(ranks.values()), reverse=True):
-                self._stop_together({name for name, own in ranks.items() if own == priority})
+                self._stop_together({name for name, own in ranks.items() if own == priority}, tell)
         except (HostError, Fault):
             return  # it stops them itself, more slowly
 
-    def _stop_together(self, names: set[str]) -> None:
+    def _stop_together(self, names: set[str], tell: Callable[[str], None]) -> None:
         for name, state in self.states().items():
             if state.is_up and name in names:
                 with self._server() as server:
                     server.supervisor.stopProcess(name, False)
-        while any(state.state in {*UP_STATES, "STOPPING"} for name, state in self.states().items() if name in names):
+        left = names
+        while left:
+            running = left & self.list_running()
+            for name in sorted(left - running):
+                tell(name)
+            left = running
             time.sleep(0.05)  # supervisord itself kills who takes longer than its time
 
     def _wait_for_socket(self) -> None:

@@ -23,6 +23,8 @@ class VersionRow:
     aliases: list[str]
     n_trajectories: int
     mean_reward: float | None
+    is_whole_line: bool
+    """Whether live is a whole model: no other version can stand beside it."""
 
     @property
     def is_live(self) -> bool:
@@ -32,6 +34,11 @@ class VersionRow:
     def can_go_live(self) -> bool:
         is_kept = self.version.given_up_at is None
         return is_kept and self.version.state == VersionState.READY and not self.is_live
+
+    @property
+    def can_be_candidate(self) -> bool:
+        is_alone = self.is_whole_line or self.version.is_whole
+        return self.can_go_live and not is_alone and AliasName.CANDIDATE not in self.aliases
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,18 +65,20 @@ def read_model_line(project: Project, *, hidden: Hidden = NOTHING) -> ModelLine 
         return None
     aliases = list(Alias.objects.filter(policy=policy).select_related("version__policy"))
     named = {alias.name: alias for alias in aliases}
+    live = named.get(AliasName.LIVE)
+    is_whole_line = live is not None and live.version.is_whole
     versions = Version.objects.filter(policy=policy).select_related("policy", "parent__policy").order_by("-number")
     return ModelLine(
         policy=policy,
-        rows=[_row(version, aliases, hidden=hidden) for version in versions[:SHOWN]],
-        live=named.get(AliasName.LIVE),
+        rows=[_row(version, aliases, is_whole_line=is_whole_line, hidden=hidden) for version in versions[:SHOWN]],
+        live=live,
         previous=named.get(AliasName.PREVIOUS),
         shares={alias.name: alias.live_share for alias in aliases if alias.name != AliasName.LIVE},
         engines=list(Engine.objects.replicas().filter(is_enabled=True).order_by("base_url")[:SHOWN]),
     )
 
 
-def _row(version: Version, aliases: list[Alias], *, hidden: Hidden) -> VersionRow:
+def _row(version: Version, aliases: list[Alias], *, is_whole_line: bool, hidden: Hidden) -> VersionRow:
     spoken = Trajectory.objects.filter(
         was_captured(), project_id=version.policy.project_id, deleted_at=None, steps__version=version
     ).order_by("-pk")
@@ -81,6 +90,7 @@ def _row(version: Version, aliases: list[Alias], *, hidden: Hidden) -> VersionRo
         aliases=[alias.name for alias in aliases if alias.version_id == version.pk],
         n_trajectories=sums["n"],
         mean_reward=sums["reward"],
+        is_whole_line=is_whole_line,
     )
 
 

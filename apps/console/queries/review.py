@@ -16,16 +16,18 @@ from apps.core.errors import NotFound
 from apps.feedback.queues import services
 from apps.feedback.queues.models import ItemState, QueueItem, QueueState, Review, ReviewQueue, ReviewState
 from apps.feedback.queues.results import Counts, count_left_for, count_many, count_many_left
+from apps.feedback.queues.waiting import count_many_stuck
 from apps.trajectories.models import Trajectory
 
 
 @dataclass(frozen=True, kw_only=True)
 class QueueRow:
-    """A queue in the list, and what is left of it for this person."""
+    """A queue in the list, what is left of it for this person, and how many of its items wait for nobody."""
 
     queue: ReviewQueue
     counts: Counts
     left: int
+    stuck: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,9 +81,11 @@ def find_item(queue: ReviewQueue, caller: Caller, item_id: str) -> QueueItem:
 
 def list_rows(queues: Sequence[ReviewQueue], *, user: User) -> list[QueueRow]:
     """Return the rows of the list."""
-    counts, left = count_many(queues), count_many_left(queues, user)
+    counts = count_many(queues)
+    left = count_many_left([queue for queue in queues if queue.state == QueueState.OPEN], user)
+    stuck = count_many_stuck([queue for queue in queues if queue.state != QueueState.ARCHIVED])
     return [
-        QueueRow(queue=queue, counts=counts[queue.pk], left=left[queue.pk] if queue.state == QueueState.OPEN else 0)
+        QueueRow(queue=queue, counts=counts[queue.pk], left=left.get(queue.pk, 0), stuck=stuck.get(queue.pk, 0))
         for queue in queues
     ]
 

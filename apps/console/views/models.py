@@ -30,6 +30,18 @@ def promote(page: Page, number: int) -> HttpResponse:
 
 
 @project_page("POST", role=Role.TRAINER)
+def nominate(page: Page, number: int) -> HttpResponse:
+    """Have a verified version stand beside live as its candidate."""
+    version = queries.find_version(page.project, number)
+    alias = move_alias(policy=version.policy, alias=AliasName.CANDIDATE, version=version, actor=page.caller.name)
+    taken = (
+        f"It answers {alias.live_share} % of the calls." if alias.live_share else "The split gives it a part of them."
+    )
+    message = f"{version} is the candidate: calls to {version.policy}@candidate are answered by it. {taken}"
+    return page.done(message, to=page.url("models"))
+
+
+@project_page("POST", role=Role.TRAINER)
 def roll_back(page: Page) -> HttpResponse:
     """Have the previous version answer again."""
     version = queries.previous_version(page.project)

@@ -7,7 +7,7 @@ from django.http import HttpResponse, QueryDict
 from apps.accounts.models import Role
 from apps.console.page import Page, project_page
 from apps.console.queries import review as queries
-from apps.console.review_form import read_answers, read_boxes, read_sides
+from apps.console.review_form import read_answers, read_boxes, read_sides, tell_answers
 from apps.console.review_words import tell_who_is_asked
 from apps.console.snippets import curl
 from apps.core.counted import count_of
@@ -160,6 +160,7 @@ def queue_results(page: Page, queue_id: str) -> HttpResponse:
         results.list_items(queue, state=state), before=page.request.GET.get("before") or None, limit=PER_PAGE
     )
     seen = results.find_seen(queue, items.items, caller=page.caller)
+    words = {spec.name: spec.words for spec in find_schema(queue.project_id).fields.fields}
     return page.render(
         "console/review_results.html",
         queue=queue,
@@ -168,7 +169,10 @@ def queue_results(page: Page, queue_id: str) -> HttpResponse:
         progress=results.read_progress(queue),
         agreement=results.read_agreement(queue, hidden=page.hidden),
         left=results.count_left_for(queue, page.user) if queue.state == QueueState.OPEN else 0,
-        items=[(item, item.pk in seen) for item in items.items],
+        items=[
+            (item, item.pk in seen, [words.get(name, name.replace("_", " ")) for name in item.disputed])
+            for item in items.items
+        ],
         found=items,
         state=state,
         states=SHOWN_STATES,
@@ -187,6 +191,7 @@ def _render_item(page: Page, queue_id: str, item_id: str, *, error: ServiceError
     queue = queries.find_queue(page.project, page.caller, queue_id)
     item = queries.find_item(queue, page.caller, item_id)
     reviews = results.read_reviews(item, caller=page.caller)
+    known = find_schema(queue.project_id).fields.fields
     specs = [spec for spec in services.read_fields(queue) if spec.name in item.disputed]
     boxes = read_boxes(specs, {}) if item.other is None else [read_sides(item, is_swapped=False, answers={})]
     return page.render(
@@ -196,7 +201,8 @@ def _render_item(page: Page, queue_id: str, item_id: str, *, error: ServiceError
         sides=queries.show_sides(item, user=page.user),
         view="chat",
         step_views=(),
-        reviews=reviews,
+        reviews=None if reviews is None else [(one, tell_answers(item, one.answers, known)) for one in reviews],
+        decision=tell_answers(item, item.decision or {}, known),
         askable=waiting.list_askable(item) if item.state == ItemState.OPEN else [],
         boxes=boxes if item.state == ItemState.DISPUTED and reviews is not None else [],
         form_error=error,

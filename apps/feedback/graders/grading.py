@@ -2,7 +2,7 @@
 `trying.py`'s.
 """
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from apps.core.counted import count_of
@@ -34,12 +34,10 @@ class GradingRound:
     kind: Kind
     job: Job
 
-    def grade(self, subjects: Sequence[Subject], *, beat: Callable[[], object] = lambda: None) -> list[Graded]:
-        """Grade the subjects batch by batch; those that the budget does not reach wait for tomorrow. `beat` is called
-        before each batch: a sign of life."""
+    def grade(self, subjects: Sequence[Subject]) -> list[Graded]:
+        """Grade the subjects batch by batch; those that the budget does not reach wait for tomorrow."""
         outcomes: list[Outcome] = []
         while len(outcomes) < len(subjects):
-            beat()
             batch = subjects[len(outcomes) : len(outcomes) + self.kind.batch]
             found = self._grade_affordable(batch, n_questions=len(batch))
             if not found:

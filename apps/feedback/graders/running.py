@@ -14,6 +14,7 @@ from django.utils import timezone
 
 from apps.core.errors import ServiceError
 from apps.core.live import publish_news
+from apps.feedback.graders.alive import LOST_AFTER, kept_alive
 from apps.feedback.graders.grades import Failure, Grade, NoGrade
 from apps.feedback.graders.grading import (
     Graded,
@@ -41,7 +42,6 @@ log = structlog.get_logger(__name__)
 MAX_TRIES = 4
 FIRST_WAIT = timedelta(seconds=30)  # then four times as long each time
 UNSETTLED_WAIT = timedelta(seconds=20)
-CLAIM_LASTS = timedelta(minutes=10)
 SLACK = timedelta(seconds=60)  # between the moment in a row and its commit
 LINED_UP_AT_ONCE = 500
 CLAIMED_AT_ONCE = 16
@@ -89,7 +89,7 @@ def line_up_finished(grader: Grader) -> int:
 def release_old_claims() -> int:
     """Let others take up what a worker claimed and did not finish; returns how many."""
     now = timezone.now()
-    old = Grading.objects.filter(state=GradingState.RUNNING, claimed_at__lt=now - CLAIM_LASTS)
+    old = Grading.objects.filter(state=GradingState.RUNNING, claimed_at__lt=now - LOST_AFTER)
     given_up = {"state": GradingState.FAILED, "error": "its worker ended each time", "ended_at": now}
     old.filter(n_tries__gte=MAX_TRIES).update(claimed_at=None, **given_up)
     return old.update(state=GradingState.WAITING, claimed_at=None)
@@ -107,10 +107,9 @@ def grade_due(version_id: str) -> bool:
         for row in claimed:
             _finish(row, Failure(why=error.message, is_final=True), n_calls=0)
         return True
-    if grading_round.kind.is_group:
-        _grade_groups(grading_round, claimed)
-    else:
-        _grade_each(grading_round, claimed)
+    grade = _grade_groups if grading_round.kind.is_group else _grade_each
+    with kept_alive(lambda: _renew(claimed)):
+        grade(grading_round, claimed)
     publish_news(version.grader.project_id, kind="grader", object_id=version.grader_id)
     return True
 
@@ -158,7 +157,7 @@ def _grade_each(grading_round: GradingRound, claimed: Sequence[Grading]) -> None
     for row in claimed:
         subjects += read_ungraded(row.trajectory, is_by_step=is_by_step, known=known.get(row.trajectory_id, set()))
     by_trajectory: dict[str, list[Graded]] = {row.trajectory_id: [] for row in claimed}
-    for graded in grading_round.grade(subjects, beat=lambda: _renew(claimed)):
+    for graded in grading_round.grade(subjects):
         by_trajectory[graded.subject.trajectory.pk].append(graded)
     for row in claimed:
         _write(row, grading_round, by_trajectory[row.trajectory_id])
@@ -182,7 +181,6 @@ def _grade_groups(grading_round: GradingRound, claimed: Sequence[Grading]) -> No
         else:
             by_group.setdefault(row.trajectory.group, []).append(row)
     for rows in by_group.values():
-        _renew(claimed)
         _grade_group(grading_round, rows)
 
 

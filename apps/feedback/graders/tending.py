@@ -8,13 +8,13 @@ from django.utils import timezone
 from apps.core.contracts.tasks import FILL_BACKFILL, GRADE_TRAJECTORIES, RUN_DRY_RUN
 from apps.core.errors import ServiceError
 from apps.core.jobs import queue_task
+from apps.feedback.graders.alive import LOST_AFTER
 from apps.feedback.graders.backfilling import end_backfills
 from apps.feedback.graders.models import Backfill, DryRun, Grading, GradingState, WorkState
 from apps.feedback.graders.running import line_up_finished, list_switched_on, release_old_claims
 
 log = structlog.get_logger(__name__)
 
-LOST_AFTER = timedelta(minutes=15)  # a dry run asks a slow judge for a while
 SILENT = timedelta(seconds=60)
 
 
@@ -41,8 +41,10 @@ def resend_lost() -> None:
     silent = Backfill.objects.filter(
         state__in=[WorkState.QUEUED, WorkState.RUNNING], is_lined_up=False, touched_at__lt=now - SILENT
     )
-    for backfill_id in silent.values_list("pk", flat=True)[:100]:
-        queue_task(FILL_BACKFILL, backfill_id)
+    for backfill_id in list(silent.values_list("pk", flat=True)[:100]):
+        if silent.filter(pk=backfill_id).update(touched_at=now) == 1:
+            queue_task(FILL_BACKFILL, backfill_id)
     lost = DryRun.objects.filter(state__in=[WorkState.QUEUED, WorkState.RUNNING], touched_at__lt=now - LOST_AFTER)
-    for dry_run_id in lost.values_list("pk", flat=True)[:100]:
-        queue_task(RUN_DRY_RUN, dry_run_id)
+    for dry_run_id in list(lost.values_list("pk", flat=True)[:100]):
+        if lost.filter(pk=dry_run_id).update(state=WorkState.QUEUED, touched_at=now) == 1:
+            queue_task(RUN_DRY_RUN, dry_run_id)

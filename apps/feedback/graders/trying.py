@@ -1,7 +1,7 @@
 """Dry runs: a version grades a sample and writes no label. People see what it would have said beside what they said."""
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -12,6 +12,7 @@ from apps.accounts.access import Caller
 from apps.core.errors import ServiceError
 from apps.core.live import publish_news
 from apps.feedback.graders.agreement import measure_agreement
+from apps.feedback.graders.alive import kept_alive
 from apps.feedback.graders.grades import Grade
 from apps.feedback.graders.grading import (
     Graded,
@@ -43,13 +44,14 @@ NO_FOLLOWING = "no complete trajectory that fits its query has a second step: no
 
 
 def run_dry_run(dry_run_id: str) -> None:
-    """Grade the sample and keep what came out. A dry run that has ended is left alone."""
-    rows = DryRun.objects.filter(pk=dry_run_id, state__in=[WorkState.QUEUED, WorkState.RUNNING])
+    """Grade the sample and keep what came out. One that has ended, or that another worker is at, is left alone."""
+    rows = DryRun.objects.filter(pk=dry_run_id, state=WorkState.QUEUED)
     if rows.update(state=WorkState.RUNNING, touched_at=timezone.now()) != 1:
         return
     dry_run = DryRun.objects.select_related("version__grader__project__team", "author").get(pk=dry_run_id)
     try:
-        columns = _try(dry_run)
+        with kept_alive(lambda: DryRun.objects.filter(pk=dry_run_id).update(touched_at=timezone.now())):
+            columns = _try(dry_run)
     except ServiceError as error:
         columns = {"state": WorkState.FAILED, "error": error.message}
     DryRun.objects.filter(pk=dry_run_id).update(ended_at=timezone.now(), **columns)
@@ -64,8 +66,7 @@ def _try(dry_run: DryRun) -> dict[str, Any]:
     sample = choose_sample(version, kind=grading_round.kind, n_wanted=dry_run.n_wanted, hidden=hidden)
     if not sample:
         return {"state": WorkState.FAILED, "error": _tell_nothing(grading_round.kind)}
-    mine = DryRun.objects.filter(pk=dry_run.pk)
-    graded = _grade_sample(grading_round, sample, beat=lambda: mine.update(touched_at=timezone.now()))[:MAX_RESULTS]
+    graded = _grade_sample(grading_round, sample)[:MAX_RESULTS]
     if not graded:
         return {"state": WorkState.FAILED, "error": NO_ANSWER}
     people = read_people(
@@ -123,29 +124,24 @@ def choose_sample(version: GraderVersion, *, kind: Kind, n_wanted: int, hidden: 
     return [*known, *others]
 
 
-def _grade_sample(
-    grading_round: GradingRound, sample: Sequence[Trajectory], *, beat: Callable[[], object]
-) -> list[Graded]:
+def _grade_sample(grading_round: GradingRound, sample: Sequence[Trajectory]) -> list[Graded]:
     if grading_round.kind.is_group:
-        return _grade_groups(grading_round, sample, beat=beat)
+        return _grade_groups(grading_round, sample)
     is_by_step = grading_round.kind.is_by_step(grading_round.job.settings)
     subjects: list[Subject] = []
     for row in sample:
         subjects += read_ungraded(row, is_by_step=is_by_step, known=())
         if len(subjects) >= MAX_RESULTS:
             break
-    return grading_round.grade(subjects[:MAX_RESULTS], beat=beat)
+    return grading_round.grade(subjects[:MAX_RESULTS])
 
 
-def _grade_groups(
-    grading_round: GradingRound, sample: Sequence[Trajectory], *, beat: Callable[[], object]
-) -> list[Graded]:
+def _grade_groups(grading_round: GradingRound, sample: Sequence[Trajectory]) -> list[Graded]:
     graded: list[Graded] = []
     seen: set[str] = set()
     for row in sample:
         if row.group and row.group not in seen:
             seen.add(row.group)
-            beat()
             graded += grading_round.grade_group(read_group(find_tries(row, most=grading_round.job.settings.most)))
     return graded
 

@@ -3,12 +3,15 @@
 import os
 import signal
 import time
+from pathlib import Path
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError
 
 from clawplatform.env import read_env
+from worker.host.errors import HostError
 from worker.host.lock import find_holder
+from worker.host.supervisor import Supervisor
 
 STOP_S = 180
 
@@ -23,10 +26,30 @@ class Command(BaseCommand):
         if pid is None:
             self.stdout.write(f"nothing runs in {data_dir}")
             return
+        running = _list_running(data_dir)
+        self.stdout.write(f"stopping the platform in {data_dir} (process {pid}): {', '.join(sorted(running))}")
+        self.stdout.flush()
         os.kill(pid, signal.SIGTERM)
-        deadline = time.monotonic() + STOP_S
+        began_at = time.monotonic()
         while find_holder(data_dir) is not None:
-            if time.monotonic() > deadline:
+            if time.monotonic() > began_at + STOP_S:
                 raise CommandError(f"process {pid} still runs after {STOP_S} s; see the logs in {data_dir / 'logs'}")
             time.sleep(0.2)
+            running = self._tell_ends(running, _list_running(data_dir), began_at=began_at)
+        self._tell_ends(running, set(), began_at=began_at)
         self.stdout.write("stopped")
+
+    def _tell_ends(self, before: set[str], now: set[str], *, began_at: float) -> set[str]:
+        """Say what has stopped meanwhile; return what has not."""
+        for name in sorted(before - now):
+            self.stdout.write(f"[{time.monotonic() - began_at:6.1f} s] {name}: stopped")
+            self.stdout.flush()
+        return before & now
+
+
+def _list_running(data_dir: Path) -> set[str]:
+    """Return the programs that have not stopped; none where supervisord does not run yet, or any more."""
+    try:
+        return Supervisor(data_dir).list_running()
+    except HostError:
+        return set()

@@ -4,7 +4,16 @@ import pytest
 from django.test import Client
 
 from apps.accounts.models import Agent, AuditEvent, Project, User
-from apps.registry.models import Alias, AliasName, Deployment, DeploymentState, Policy, Version, VersionState
+from apps.registry.models import (
+    Alias,
+    AliasName,
+    Deployment,
+    DeploymentState,
+    Policy,
+    Version,
+    VersionKind,
+    VersionState,
+)
 from tests.factories.registry import EngineFactory, VersionFactory
 
 
@@ -49,6 +58,67 @@ def test_an_unverified_version_cannot_go_live(trainer_browser: Client, policy: P
     assert trainer_browser.post("/p/shop/models/1/promote").status_code == 409
     assert trainer_browser.post("/p/shop/models/9/promote").status_code == 404
     assert live(policy) == 0
+
+
+CANDIDATE = "/p/shop/models/1/candidate"
+
+
+def test_a_trainer_makes_a_verified_version_the_candidate(
+    trainer_browser: Client, policy: Policy, base: Version
+) -> None:
+    new_version(policy, base)
+    assert f'action="{CANDIDATE}"' in trainer_browser.get("/p/shop/models").content.decode()
+
+    assert trainer_browser.post(CANDIDATE)["Location"] == "/p/shop/models"
+
+    html = trainer_browser.get("/p/shop/models").content.decode()
+    assert (Alias.objects.get(name=AliasName.CANDIDATE).version.number, live(policy)) == (1, 0)
+    assert 'id="share-candidate"' in html
+    assert f'action="{CANDIDATE}"' not in html
+    assert AuditEvent.objects.get(action="alias.switched").actor == "trainer@example.org"
+
+
+def test_a_candidate_that_takes_calls_is_asked_about_before_another_takes_its_place(
+    trainer_browser: Client, policy: Policy, base: Version
+) -> None:
+    candidate_beside_live(policy, base)
+    second = VersionFactory.create(policy=policy, number=2, parent=base, adapter_path="/runs/2", state="ready")
+    Deployment.objects.create(engine=Deployment.objects.get().engine, version=second, state=DeploymentState.LOADED)
+    Alias.objects.filter(name=AliasName.CANDIDATE).update(live_share=30)
+
+    assert "It answers 30 % of the calls from then on" in trainer_browser.get("/p/shop/models").content.decode()
+
+    trainer_browser.post("/p/shop/models/2/candidate")
+    assert (Alias.objects.get(name=AliasName.CANDIDATE).version, share(policy)) == (second, 30)
+
+
+def test_what_cannot_be_a_candidate_is_not_offered_and_refused(
+    trainer_browser: Client, policy: Policy, base: Version
+) -> None:
+    new_version(policy, base, state=VersionState.PUBLISHED)
+    assert CANDIDATE not in trainer_browser.get("/p/shop/models").content.decode()
+    assert trainer_browser.post(CANDIDATE).status_code == 409
+    Version.objects.filter(number=1).update(state=VersionState.READY, kind=VersionKind.WHOLE)
+    html = trainer_browser.get("/p/shop/models").content.decode()
+    assert ("/p/shop/models/1/promote" in html, CANDIDATE in html) == (True, False)
+    assert trainer_browser.post(CANDIDATE).status_code == 409
+    assert not Alias.objects.filter(name=AliasName.CANDIDATE).exists()
+
+
+def test_who_may_not_make_a_candidate_cannot(
+    viewer_browser: Client, stranger_browser: Client, client: Client, policy: Policy, base: Version
+) -> None:
+    new_version(policy, base)
+    assert "Make candidate" in viewer_browser.get("/p/shop/models").content.decode()  # and whom to ask
+    assert viewer_browser.post(CANDIDATE).status_code == 403
+    assert stranger_browser.post(CANDIDATE).status_code == 404
+    assert "/login" in client.post(CANDIDATE)["Location"]
+    assert not Alias.objects.filter(name=AliasName.CANDIDATE).exists()
+
+
+def test_a_candidate_is_made_by_posting_the_number_of_a_version(trainer_browser: Client, policy: Policy) -> None:
+    assert trainer_browser.get(CANDIDATE).status_code == 405
+    assert trainer_browser.post("/p/shop/models/9/candidate").status_code == 404
 
 
 def test_there_is_nothing_to_roll_back_to_at_first(trainer_browser: Client, policy: Policy) -> None:

@@ -9,7 +9,7 @@ from django.test import Client
 
 from apps.accounts.access import Caller
 from apps.accounts.models import Agent, Project, Role, User
-from apps.console.review_form import read_boxes
+from apps.console.review_form import read_boxes, tell_answers
 from apps.core.ids import new_id
 from apps.feedback.models import Label
 from apps.feedback.queues.filling import add_trajectories
@@ -17,7 +17,7 @@ from apps.feedback.queues.models import QueueItem, Review, ReviewQueue
 from apps.feedback.queues.services import create_queue
 from apps.feedback.queues.working import Submission, skip_review, submit_review, take_review
 from apps.feedback.schemas import add_schema
-from apps.feedback.score_schema import FieldSpec
+from apps.feedback.score_schema import REWARD, Choice, FieldKind, FieldSpec
 from apps.trajectories.datasets.services import create_dataset
 from apps.trajectories.models import Trajectory
 from tests.factories.accounts import MembershipFactory
@@ -233,15 +233,20 @@ def test_results_tell_and_a_trainer_decides(
     html = trainer_browser.get(f"{ROOT}/{queue.pk}/results?state=disputed").content.decode()
     for words in ("mate@example.org", "disputed", "How clear?", "2 of 2"):
         assert words in html
+    assert '<td class="wide-only small">How clear?</td>' in html
     address = f"{ROOT}/{queue.pk}/items/{item.pk}"
     shown = trainer_browser.get(address).content.decode()
+    assert '<dt>How clear? <span class="badge" data-tone="warn">disputed</span></dt><dd><strong>5</strong>' in shown
+    assert "<dt>clarity" not in shown
     assert shown.count('class="box"') == 1
     assert shown.count('<article class="turn"') == item.trajectory.steps.count() > 0  # what is judged, beside it
     refused = trainer_browser.post(f"{address}/decide", {})
     assert (refused.status_code, "not answered yet" in refused.content.decode()) == (400, True)
     decided = trainer_browser.post(f"{address}/decide", {"v-clarity": "2.0"}, follow=True).content.decode()
     assert f'<form method="post" action="{address}/take-back">' in decided  # the message's Undo
-    assert "Take it back" in trainer_browser.get(address).content.decode()
+    told = trainer_browser.get(address).content.decode()
+    assert "Take it back" in told
+    assert "<dt>How clear?</dt><dd><strong>2</strong>" in told
     undone = trainer_browser.post(f"{address}/take-back", follow=True).content.decode()
     assert undone.count('class="box"') == 1  # to decide anew
     late = trainer_browser.post(f"{address}/take-back")
@@ -366,6 +371,24 @@ def skip(queue: ReviewQueue, user: User) -> None:
     skip_review(caller=Caller(user=user), review=taken)
 
 
+def test_the_list_says_what_waits_for_nobody_and_offers_review_only_to_who_is_named(
+    queue: ReviewQueue, reviewer_browser: Client, trainer_browser: Client, mate: User, owner: User
+) -> None:
+    queue.reviewers.set([mate, owner])
+    work = f"{ROOT}/{queue.pk}/work"
+    assert "for nobody" not in reviewer_browser.get(ROOT).content.decode()
+    give(queue, owner)
+    skip(queue, mate)
+    html = reviewer_browser.get(ROOT).content.decode()
+    assert "1 waits for nobody" in html
+    assert f"{ROOT}/{queue.pk}/results?state=stuck#items-title" in html
+    assert work in html
+    others = trainer_browser.get(ROOT).content.decode()
+    assert ("1 waits for nobody" in others, work in others) == (True, False)
+    assert work not in trainer_browser.get(f"{ROOT}/{queue.pk}/results").content.decode()
+    assert trainer_browser.get(work).status_code == 403
+
+
 def test_a_queues_page_says_what_waits_for_nobody_and_leads_on(
     queue: ReviewQueue, reviewer_browser: Client, trainer_browser: Client, mate: User, owner: User, trainer: User
 ) -> None:
@@ -472,3 +495,25 @@ def test_a_form_that_is_not_filled_in_stands_there_again_with_what_is_wrong(
     assert f'action="{address}"' in html
     odd = reviewer_browser.post(address, {"v-clarity": "{"})
     assert (odd.status_code, "is no answer to this" in odd.content.decode()) == (400, True)
+
+
+def test_answers_are_told_in_the_schemas_words_and_those_of_a_field_that_is_gone_in_its_own(review: Review) -> None:
+    choice = FieldSpec(
+        name="tone", kind=FieldKind.CHOICE, title="Which tone?", choices=(Choice(name="so_so", title="So so"),)
+    )
+    specs = [choice, FieldSpec(name="ok", kind=FieldKind.BINARY), REWARD]
+    answers = {
+        "tone": {"value": "so_so", "text": "hm"},
+        "ok": {"value": False},
+        "reward": {"value": 0.3},
+        "old_one": {"value": 4.0},
+    }
+    told = [(box.words, box.said, box.text) for box in tell_answers(review.item, answers, specs)]
+    assert told == [("Which tone?", "So so", "hm"), ("ok", "No", ""), ("Reward", "0.3", ""), ("old one", "4", "")]
+
+
+def test_a_pairs_answer_is_told_by_its_letters(review: Review, add_trajectory: AddTrajectory) -> None:
+    review.item.other = add_trajectory()
+    for value, words in ((review.item.other.pk, "B is better"), (review.item.trajectory_id, "A is better")):
+        [box] = tell_answers(review.item, {"better": {"value": value, "text": "so"}}, [])
+        assert (box.words, box.said, box.text) == ("Which is better?", words, "so")

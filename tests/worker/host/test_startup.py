@@ -1,13 +1,16 @@
 """The whole platform on real servers: it starts, notices deaths, stops, and finds everything again."""
 
+import json
 import os
 import signal
 import socket
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import psutil
 import psycopg
@@ -194,6 +197,57 @@ def test_stopping_leaves_no_process(plan: Plan, platform: Platform) -> None:
     assert len(find_leftovers(plan.data_dir)) >= 4
     platform.stop()
     assert stop_leftovers(plan.data_dir) == []
+
+
+def test_stopping_tells_what_has_stopped_and_the_services_stop_last(
+    plan: Plan, platform: Platform, said: list[str]
+) -> None:
+    bring_up(platform)
+    said.clear()
+    platform.stop()
+    assert set(said[:2]) == {"recorder: stopped", "web: stopped"}
+    assert set(said[2:]) == {"postgres: stopped", "valkey: stopped"}
+    log = (plan.data_dir / "logs" / "supervisord.log").read_text()
+    # Left to supervisord, they would wait a second for each program that has stopped before.
+    assert log.index("stopped: valkey") < log.index("received SIGTERM indicating exit request")
+
+
+HOLDER = """
+import json, signal, sys
+from pathlib import Path
+from worker.host import lock
+from worker.host.startup import Plan, Platform
+
+given = json.loads(sys.argv[1])
+plan = Plan(**{**given, "root": Path(given["root"]), "data_dir": Path(given["data_dir"])})
+signal.signal(signal.SIGTERM, signal.default_int_handler)
+with lock.hold(plan.data_dir):
+    platform = Platform(plan, say=lambda text: None)
+    try:
+        platform.start_services()
+        print("up", flush=True)
+        signal.pause()
+    except KeyboardInterrupt:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        platform.stop()
+"""
+
+
+def test_another_terminal_is_told_what_stops(plan: Plan) -> None:
+    environment = {**os.environ, "CLAW_DATA_DIR": str(plan.data_dir)}
+    given = json.dumps({**asdict(plan), "root": str(plan.root), "data_dir": str(plan.data_dir)})
+    with subprocess.Popen([sys.executable, "-c", HOLDER, given], stdout=subprocess.PIPE) as holder:
+        assert holder.stdout is not None
+        try:
+            assert holder.stdout.readline() == b"up\n"
+            down = [sys.executable, "-W", "ignore", "manage.py", "down"]
+            told = subprocess.check_output(down, env=environment, text=True, timeout=60)
+        finally:
+            holder.terminate()
+    began, *ends, last = told.splitlines()
+    assert began == f"stopping the platform in {plan.data_dir} (process {holder.pid}): postgres, valkey"
+    assert {line.split("] ")[1] for line in ends} == {"postgres: stopped", "valkey: stopped"}
+    assert last == "stopped"
 
 
 def test_a_busy_port_is_said_before_anything_starts(plan: Plan, platform: Platform) -> None:

@@ -11,6 +11,7 @@ from apps.feedback.queues.waiting import (
     ask_all_again,
     ask_me_again,
     close_stuck,
+    count_many_stuck,
     find_stuck,
     list_askable,
     list_people,
@@ -37,7 +38,7 @@ def skip(queue: ReviewQueue, user: User) -> QueueItem:
 
 def count(queue: ReviewQueue) -> tuple[int, ...]:
     found = read_waiting(queue)
-    assert found.stuck == find_stuck(queue).count()
+    assert found.stuck == find_stuck(queue).count() == count_many_stuck([queue])[queue.pk]
     return found.at_hand, found.free, found.stuck, found.skipped, found.reviewed
 
 
@@ -56,6 +57,19 @@ def test_open_items_are_counted_by_what_they_wait_for(two: ReviewQueue, mate: Us
     run_out(take(two, second))
     assert take_review(caller=by(mate), queue=two) is not None
     assert count(two) == (1, 0, 2, 2, 1)
+
+
+def test_many_queues_are_looked_at_at_once(
+    two: ReviewQueue, make_queue: MakeQueue, rows: list[Trajectory], mate: User, second: User
+) -> None:
+    others = make_queue(*rows, name="others", reviewers=[second.email])
+    everybodys = make_queue(*rows, name="everybodys")
+    skip(two, mate)
+    skip(others, second)
+    skip(everybodys, mate)
+    assert count_many_stuck([two, others, everybodys]) == {two.pk: 0, others.pk: 1, everybodys.pk: 0}
+    skip(two, second)
+    assert count_many_stuck([two, everybodys]) == {two.pk: 1, everybodys.pk: 0}
 
 
 def test_who_may_still_be_given_an_item(two: ReviewQueue, mate: User, second: User, owner: User) -> None:
