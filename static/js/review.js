@@ -15,6 +15,7 @@ const COUNTED = { submit: { done: 1, left: -1 }, skip: { done: 0, left: -1 } }; 
 const work = document.getElementById("work");
 let ahead = null; // { id, node }: the item after this one
 let lastId = work?.dataset.last ?? "";
+let noUndo = work?.dataset.noUndo ?? ""; // why there is no last one
 let shownAt = Date.now();
 let sending = Promise.resolve();
 let tallyId = 0;
@@ -198,6 +199,7 @@ function accept(review, waiting, said) {
   if (waiting.action !== "requeue") {
     lastId = review;
     document.getElementById("undo").disabled = false;
+    document.getElementById("undo").title = "";
   }
   const now = new Date();
   say(`Saved ${writeMinute(now)}`);
@@ -282,7 +284,7 @@ function button(words, action) {
 function undo() {
   const review = lastId;
   if (!review) {
-    showToast({ text: "There is nothing of yours to undo here." });
+    showToast({ text: noUndo });
     return true;
   }
   sending = sending.then(() => takeBack(review));
@@ -296,7 +298,9 @@ async function takeBack(review) {
     const said = await answer.json();
     if (!answer.ok) throw new Error(said.error);
     lastId = "";
+    noUndo = "Your last review is undone already. Reload the page to undo the one before it.";
     document.getElementById("undo").disabled = true;
+    document.getElementById("undo").title = noUndo;
     ahead = null;
     // Counted before the item comes: what is pressed next is added to it.
     const [found] = await Promise.all([fetchDesk(new URLSearchParams({ part: "1" })), readTally()]);

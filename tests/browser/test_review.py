@@ -96,6 +96,8 @@ async def test_fifty_reviews_by_keyboard(
     await expect(page.locator("#tally-done")).to_have_text(str(N_REVIEWS - 1))
     await expect(page.locator("[name=v-clarity][value='5.0']")).to_be_checked()
     assert await Label.objects.filter(is_undo=True).acount() == 3
+    await page.keyboard.press("z")
+    await expect(page.locator(".toast", has_text="Your last review is undone already")).to_be_visible()
     for press in ("2", "1"):  # the fields are filled already: the keys say the same as on a fresh item
         await page.keyboard.press(press)
     await expect(page.locator("[name=v-clarity][value='2.0']")).to_be_checked()

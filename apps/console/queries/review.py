@@ -106,6 +106,12 @@ def find_last(queue: ReviewQueue, *, user: User) -> Review | None:
     return closed.order_by("-closed_at").first()
 
 
+def is_last_decided(queue: ReviewQueue, *, user: User) -> bool:
+    """Say whether somebody has decided over what this person gave or skipped in the queue."""
+    decided = Review.objects.filter(queue=queue, reviewer=user, item__state=ItemState.DECIDED)
+    return decided.filter(state__in=[ReviewState.SUBMITTED, ReviewState.SKIPPED]).exists()
+
+
 def lay_out(review: Review, *, user: User) -> Desk:
     """Return the desk of a review."""
     return _lay_out(review.item, answers=review.answers, user=user, review=review)

@@ -21,6 +21,7 @@ from apps.feedback.queues import filling, services, waiting, working
 from apps.feedback.queues.models import Mode, Review, ReviewQueue
 
 WANTS_JSON = "application/json"
+NOTHING_GIVEN = "you have given nothing here yet that could be undone"
 
 
 @project_page(role=Role.REVIEWER)
@@ -38,10 +39,13 @@ def work(page: Page, queue_id: str) -> HttpResponse:
 
 
 def _render_work(page: Page, queue: ReviewQueue, review: Review | None, **more: Any) -> HttpResponse:
+    last = queries.find_last(queue, user=page.user)
+    is_late = last is None and queries.is_last_decided(queue, user=page.user)
     return page.render(
         "console/review_work.html",
         tally=queries.read_tally(queue, user=page.user),
-        last=queries.find_last(queue, user=page.user),
+        last=last,
+        no_undo=working.DECIDED_SINCE if is_late else NOTHING_GIVEN,
         curl=curl("POST", f"/api/v1/review-queues/{queue.pk}/next", {}),
         **_desk(page, queue, review),
         **more,

@@ -52,6 +52,10 @@ SEEN = (
     "too late to undo: this queue is blind, and you can see by now what other people said of this item, so your review "
     "stands as it was; you may ask for another opinion"
 )
+DECIDED_SINCE = (
+    "too late to undo: somebody has decided this item since, so your review stands as it was. A trainer or an owner "
+    "can take the decision back on the item's page; then you can undo"
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -204,7 +208,7 @@ def undo_review(*, caller: Caller, review: Review) -> Review:
         if row.state == ReviewState.LAPSED:
             raise Conflict("there is nothing to undo: the reservation ran out")
         if item.state == ItemState.DECIDED:
-            raise Conflict("too late to undo: somebody has decided this item since, so your review stands as it was")
+            raise Conflict(DECIDED_SINCE)
         if row.state == ReviewState.SUBMITTED:
             if item.queue.is_blind and is_judged_by_others(item, user=user):
                 raise Conflict(SEEN)

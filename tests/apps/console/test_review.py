@@ -257,6 +257,26 @@ def test_results_tell_and_a_trainer_decides(
     assert "1 added to Good" in pushed.content.decode()
 
 
+def test_the_desk_says_why_nothing_can_be_undone(
+    queue: ReviewQueue, reviewer_browser: Client, trainer_browser: Client, mate: User, owner: User
+) -> None:
+    work = f"{ROOT}/{queue.pk}/work"
+    assert 'data-no-undo="You have given nothing here yet' in reviewer_browser.get(work).content.decode()
+    item = give(queue, mate, 1)
+    mine = Review.objects.get(reviewer=mate, state="submitted")
+    give(queue, owner, 5)
+    assert f'data-last="{mine.pk}"' in reviewer_browser.get(work).content.decode()
+    address = f"{ROOT}/{queue.pk}/items/{item.pk}"
+    trainer_browser.post(f"{address}/decide", {"v-clarity": "2.0"})
+    late = reviewer_browser.get(work).content.decode()
+    assert 'data-no-undo="Too late to undo: somebody has decided this item since' in late
+    assert "can take the decision back" in late
+    refused = reviewer_browser.post(f"{work}/{mine.pk}/undo", headers={"Accept": "application/json"})
+    assert (refused.status_code, "take the decision back" in refused.json()["error"]) == (409, True)
+    trainer_browser.post(f"{address}/take-back")
+    assert f'data-last="{mine.pk}"' in reviewer_browser.get(work).content.decode()
+
+
 def test_what_others_said_is_hidden(queue: ReviewQueue, reviewer_browser: Client, owner: User) -> None:
     item = give(queue, owner, 5)
     html = reviewer_browser.get(f"{ROOT}/{queue.pk}/items/{item.pk}").content.decode()
