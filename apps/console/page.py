@@ -155,6 +155,14 @@ class Page:
             back=find_form(self.request) or self.url("project_home"),
         )
 
+    def show_once(self, secret: str, *, of: str) -> None:
+        """Have the page that is gone to show a secret of this id: loading that page again makes no other."""
+        self.request.session[_slot(of)] = secret
+
+    def take_shown_once(self, of: str) -> str:
+        """Return the secret that this browser has just made, empty when it has been shown."""
+        return str(self.request.session.pop(_slot(of), ""))
+
     def done(
         self, message: str, *, to: str, undo: str = "", follow: str = "", warning: str = "", passing: bool = False
     ) -> HttpResponse:
@@ -172,6 +180,10 @@ class Page:
         tags = undo or ("passing" if passing else "")
         messages.success(self.request, format_html("{}{}", message, more), extra_tags=tags)
         return redirect(to)
+
+
+def _slot(of: str) -> str:
+    return f"shown-once-{of}"
 
 
 def project_page(

@@ -3,7 +3,7 @@
 from django.http import HttpResponse
 from django.shortcuts import redirect
 
-from apps.accounts.models import Agent, ApiKey, Role, Scope
+from apps.accounts.models import Agent, Role, Scope
 from apps.accounts.services import create_agent, create_key, disable_key
 from apps.console.forms import AgentForm, KeyForm
 from apps.console.page import Page, project_page
@@ -76,13 +76,8 @@ def new_key(page: Page, agent_slug: str) -> HttpResponse:
         created_by=page.user,
         is_one_session=form.cleaned_data["is_one_session"],
     )
-    page.request.session[_slot(key)] = secret
+    page.show_once(secret, of=key.id)
     return redirect(page.url("shown_key", found.slug, key.id))
-
-
-def _slot(key: ApiKey) -> str:
-    """Return the name under which a session holds the secret until it has been shown."""
-    return f"new-key-{key.id}"
 
 
 @project_page("GET", role=Role.OWNER)
@@ -90,7 +85,7 @@ def shown_key(page: Page, agent_slug: str, key_id: str) -> HttpResponse:
     """Show a new key's secret to the browser that made it, this once."""
     found = queries.find_agent(page.project, agent_slug)
     key = queries.find_key(found, key_id)
-    secret = str(page.request.session.pop(_slot(key), ""))
+    secret = page.take_shown_once(key.id)
     response = page.render(
         "console/new_key.html",
         agent=found,

@@ -42,8 +42,9 @@ def new_grader(page: Page) -> HttpResponse:
         form.place(error)
         return _render_form(page, form, status=error.status)
     if secret:
-        return _render(page, version, secret=secret)
-    return page.done("Made. Try it before you switch it on.", to=page.url("grader", version.grader_id))
+        page.show_once(secret, of=version.grader_id)
+    where = page.url("grader_secret" if secret else "grader", version.grader_id)
+    return page.done("Made. Try it before you switch it on.", to=where)
 
 
 @project_page()
@@ -149,12 +150,17 @@ def cancel_backfill(page: Page, backfill_id: str) -> HttpResponse:
     return page.done("Stopped; what it graded stays.", to=_address(page, found.version))
 
 
-@project_page("POST", role=Role.TRAINER)
-def renew_secret(page: Page, grader_id: str) -> HttpResponse:
-    """Make a webhook's secret anew, and show it this once."""
+@project_page("GET", "POST")
+def grader_secret(page: Page, grader_id: str) -> HttpResponse:
+    """Show a webhook's new secret, this once; make it anew. Not the grader's own page, which other tabs load afresh."""
     found = _find(page, grader_id)
-    secret = services.renew_secret(caller=page.caller, grader=found)
-    return _render(page, services.find_version(found, _newest(found)), secret=secret)
+    if page.request.method == "POST":
+        page.require(Role.TRAINER)
+        page.show_once(services.renew_secret(caller=page.caller, grader=found), of=found.pk)
+        return page.done("Calls are signed with the new secret.", to=page.url("grader_secret", found.pk))
+    response = _render(page, services.find_version(found, _newest(found)), secret=page.take_shown_once(found.pk))
+    response["Cache-Control"] = "no-store"
+    return response
 
 
 def _place_faults(form: GraderForm, faults: Sequence[ServiceError]) -> int:

@@ -142,11 +142,16 @@ class TestForm:
         settings.CLAW = settings.CLAW.model_copy(update={"webhook_hosts": ("127.0.0.1",)})
         with serve_webhook() as webhook:
             typed = {"kind": "webhook", "name": "hook", "settings.url": webhook.url, "settings.target": "step"}
-            html = trainer_browser.post("/p/shop/graders/new", {**typed, "field": "reward"}).content.decode()
-        assert "clawhook-" in html
+            made = trainer_browser.post("/p/shop/graders/new", {**typed, "field": "reward"})
         address = page_of(GraderVersion.objects.get())
-        assert "clawhook-" not in trainer_browser.get(address).content.decode()
-        assert "clawhook-" in trainer_browser.post(f"{address}/secret").content.decode()
+        assert (made.status_code, made.headers["Location"]) == (302, f"{address}/secret")
+        for _ in range(2):  # the first secret, and one that is made anew
+            assert "clawhook-" not in trainer_browser.get(address).content.decode()  # as other tabs do
+            shown = trainer_browser.get(f"{address}/secret")
+            assert "clawhook-" in shown.content.decode()
+            assert shown.headers["Cache-Control"] == "no-store"
+            assert "clawhook-" not in trainer_browser.get(f"{address}/secret").content.decode()
+            assert trainer_browser.post(f"{address}/secret").headers["Location"] == f"{address}/secret"
 
     def test_a_judge_is_chosen_among_the_models_that_there_are(self, trainer_browser: Client, project: Project) -> None:
         TeacherFactory.create(project=project, name="big-teacher")
@@ -257,8 +262,10 @@ class TestGrader:
         for act in ("/1/on", "/1/dry-run", "/1/backfill", "/off", "/archive", "/restore", "/secret", "/versions"):
             assert reviewer_browser.post(f"{address}{act}").status_code == 403
             assert browser_of(stranger).post(f"{address}{act}").status_code == 404
-            if act != "/versions":
+            assert browser_of(stranger).get(f"{address}{act}").status_code in (404, 405)
+            if act not in ("/versions", "/secret"):
                 assert reviewer_browser.get(f"{address}{act}").status_code == 405
+        assert viewer_browser.put(f"{address}/secret").status_code == 405
         assert viewer_browser.get(f"/p/shop/graders/{new_id('grdr')}").status_code == 404
         assert viewer_browser.get(f"{address}?version=9").status_code == 404
         assert viewer_browser.get(f"/x/{version.grader_id}")["Location"] == address
