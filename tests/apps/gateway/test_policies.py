@@ -140,7 +140,7 @@ class TestLimits:
             next(response.iter_lines())
             refused = http.post(CHAT, json=chat())
             assert refused.status_code == 429
-            assert "1 calls in flight" in refused.json()["error"]["message"]
+            assert "1 call in flight" in refused.json()["error"]["message"]
         engine.script.pieces, engine.script.pause_s = ["ok"], 0
         wait_until(lambda: http.post(CHAT, json=chat()).status_code == 200, timeout_s=3)
 
