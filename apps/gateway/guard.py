@@ -84,9 +84,7 @@ class GuardedProtocol(HttpToolsProtocol):
     _probe_clock: TimerHandle | None = None
     _n_head_bytes = 0
     _is_in_head = True
-    _answered: RequestResponseCycle | None = (
-        None  # not `cycle` where a client has asked ahead: that is its last request
-    )
+    _answered: RequestResponseCycle | None = None  # `cycle` is the last request, of a client that asks ahead
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
