@@ -60,19 +60,8 @@ def list_people(queue: ReviewQueue) -> list[User]:
     return [member.user for member in members.select_related("user").order_by("user__email")]
 
 
-def find_stuck(queue: ReviewQueue, *, people: Sequence[User] | None = None) -> ItemQuerySet:
-    """Return the items that want a review which nobody is left to give."""
-    people = list_people(queue) if people is None else people
-    free = QueueItem.objects.filter(queue=queue, n_held=0).with_room()
-    if not people:
-        return free
-    by_them = Q(reviews__reviewer__in=people) & ~Q(reviews__state__in=OFFERED_AGAIN)
-    passed = free.alias(n_passed=Count("reviews__reviewer", filter=by_them, distinct=True))
-    return passed.filter(n_passed__gte=len(people))
-
-
-def count_many_stuck(queues: Sequence[ReviewQueue]) -> dict[str, int]:
-    """Return of each queue, by id, how many items wait for nobody, in one question for all."""
+def find_stuck(*queues: ReviewQueue) -> ItemQuerySet:
+    """Return the queues' items that want a review which nobody is left to give."""
     named = ReviewQueue.reviewers.through.objects.filter(reviewqueue=OuterRef(OuterRef("queue")))
     passed = Review.objects.filter(item=OuterRef(OuterRef("pk")), reviewer=OuterRef("user"))
     people = Membership.objects.filter(
@@ -81,8 +70,12 @@ def count_many_stuck(queues: Sequence[ReviewQueue]) -> dict[str, int]:
         team=OuterRef("queue__project__team"),
         role__in=REVIEWING,
     )
-    stuck = QueueItem.objects.filter(~Exists(people), queue__in=queues, n_held=0).with_room().order_by()
-    found = dict(stuck.values_list("queue_id").annotate(n=Count("pk")))
+    return QueueItem.objects.filter(~Exists(people), queue__in=queues, n_held=0).with_room()
+
+
+def count_many_stuck(queues: Sequence[ReviewQueue]) -> dict[str, int]:
+    """Return of each queue, by id, how many items wait for nobody, in one question for all."""
+    found = dict(find_stuck(*queues).order_by().values_list("queue_id").annotate(n=Count("pk")))
     return {queue.pk: found.get(queue.pk, 0) for queue in queues}
 
 
@@ -92,7 +85,7 @@ def read_waiting(queue: ReviewQueue) -> Waiting:
     still_open = QueueItem.objects.filter(queue=queue, state=ItemState.OPEN).present()
     held = Count("pk", filter=Q(n_held__gt=0))
     counts = still_open.order_by().aggregate(n=Count("pk"), at_hand=held)
-    stuck = find_stuck(queue, people=people).values("pk")
+    stuck = find_stuck(queue).values("pk")
     rows = QueueItem.objects.filter(pk__in=stuck).order_by()
     of_stuck = rows.aggregate(
         stuck=Count("pk", distinct=True),
