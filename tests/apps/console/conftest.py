@@ -1,9 +1,11 @@
 """Browsers of each role, and one trajectory, run and model line to look at."""
 
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
+from asgiref.sync import sync_to_async
+from django.db import connections
 from django.test import Client
 from django.utils import timezone
 
@@ -14,9 +16,28 @@ from apps.registry.services import ensure_policy
 from apps.training.models import Run
 from apps.training.services import launch_run
 from apps.trajectories.models import Step, Trajectory, TrajectoryState
+from tests.apps.console.sockets import Socket
 from tests.factories.trajectories import StepFactory, TrajectoryFactory
 
 BrowserOf = Callable[[User], Client]
+
+
+@pytest.fixture
+async def dial() -> AsyncIterator[Callable[..., Socket]]:
+    """Return a function that makes sockets; close them all, whatever the test saw.
+
+    A server's side that is left to the end of the event loop can lose the loop's one cancellation, and wait for ever.
+    """
+    made: list[Socket] = []
+
+    def make(*where: Any, **how: Any) -> Socket:
+        made.append(Socket(*where, **how))
+        return made[-1]
+
+    yield make
+    for socket in made:
+        await socket.close()
+    await sync_to_async(connections.close_all)()  # of its thread; else the test database cannot be dropped
 
 
 @pytest.fixture
