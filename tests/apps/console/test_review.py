@@ -9,7 +9,6 @@ from django.test import Client
 
 from apps.accounts.access import Caller
 from apps.accounts.models import Agent, Project, Role, User
-from apps.console.review_form import read_boxes, tell_answers
 from apps.core.ids import new_id
 from apps.feedback.models import Label
 from apps.feedback.queues.filling import add_trajectories
@@ -17,7 +16,6 @@ from apps.feedback.queues.models import QueueItem, Review, ReviewQueue
 from apps.feedback.queues.services import create_queue
 from apps.feedback.queues.working import Submission, skip_review, submit_review, take_review
 from apps.feedback.schemas import add_schema
-from apps.feedback.score_schema import REWARD, Choice, FieldKind, FieldSpec
 from apps.trajectories.datasets.services import create_dataset
 from apps.trajectories.models import Trajectory
 from tests.factories.accounts import MembershipFactory
@@ -365,26 +363,6 @@ def test_what_is_missing_is_404(
     assert trainer_browser.post(f"{ROOT}/{queue.pk}/dataset", {"dataset": "x"}).status_code == 404
 
 
-@pytest.mark.parametrize(
-    ("field", "worth"),
-    [
-        (
-            {
-                "kind": "choice",
-                "choices": [{"name": "good", "reward": 1}, {"name": "odd"}, {"name": "bad", "reward": -1}],
-            },
-            [1, None, -1],
-        ),
-        ({"kind": "scale", "low": 1, "high": 3, "low_reward": 1, "high_reward": -1}, [1, 0, -1]),
-        ({"kind": "number", "low": 0, "high": 60, "low_reward": 0, "high_reward": -1}, [0, -0.25, -0.5, -0.75, -1]),
-        ({"kind": "binary"}, [-1, 1]),
-    ],
-)
-def test_a_button_knows_what_it_is_worth(field: dict[str, Any], worth: list[float | None]) -> None:
-    [box] = read_boxes([FieldSpec.model_validate({"name": "x", **field})], {})
-    assert [option.worth for option in box.options] == worth
-
-
 def skip(queue: ReviewQueue, user: User) -> None:
     taken = take_review(caller=Caller(user=user), queue=queue)
     assert taken is not None
@@ -515,25 +493,3 @@ def test_a_form_that_is_not_filled_in_stands_there_again_with_what_is_wrong(
     assert f'action="{address}"' in html
     odd = reviewer_browser.post(address, {"v-clarity": "{"})
     assert (odd.status_code, "is no answer to this" in odd.content.decode()) == (400, True)
-
-
-def test_answers_are_told_in_the_schemas_words_and_those_of_a_field_that_is_gone_in_its_own(review: Review) -> None:
-    choice = FieldSpec(
-        name="tone", kind=FieldKind.CHOICE, title="Which tone?", choices=(Choice(name="so_so", title="So so"),)
-    )
-    specs = [choice, FieldSpec(name="ok", kind=FieldKind.BINARY), REWARD]
-    answers = {
-        "tone": {"value": "so_so", "text": "hm"},
-        "ok": {"value": False},
-        "reward": {"value": 0.3},
-        "old_one": {"value": 4.0},
-    }
-    told = [(box.words, box.said, box.text) for box in tell_answers(review.item, answers, specs)]
-    assert told == [("Which tone?", "So so", "hm"), ("ok", "No", ""), ("Reward", "0.3", ""), ("old one", "4", "")]
-
-
-def test_a_pairs_answer_is_told_by_its_letters(review: Review, add_trajectory: AddTrajectory) -> None:
-    review.item.other = add_trajectory()
-    for value, words in ((review.item.other.pk, "B is better"), (review.item.trajectory_id, "A is better")):
-        [box] = tell_answers(review.item, {"better": {"value": value, "text": "so"}}, [])
-        assert (box.words, box.said, box.text) == ("Which is better?", words, "so")
