@@ -1,10 +1,13 @@
 """The one family of errors that services raise. Each door renders them in its own dialect; none knows HTTP's shapes."""
 
+from collections.abc import Sequence
+
 
 class ServiceError(Exception):
     """Something the caller asked for cannot be done. The message says what to do next.
 
-    `retry_after_s`: when the same may be asked again; None where that is of no use.
+    `retry_after_s`: when the same may be asked again; None where that is of no use. `faults`: this one and whatever
+    else is wrong, where all of it was looked for.
     """
 
     status = 400
@@ -16,6 +19,7 @@ class ServiceError(Exception):
         self.message = message
         self.field = field
         self.retry_after_s = self.usual_retry_after_s if retry_after_s is None else retry_after_s
+        self.faults: Sequence[ServiceError] = ()
 
 
 class InvalidInput(ServiceError):
@@ -66,3 +70,9 @@ class Unavailable(ServiceError):
     status = 503
     code = "unavailable"
     usual_retry_after_s = 5
+
+
+def first_of(faults: Sequence[ServiceError]) -> ServiceError:
+    """Return the first of all that is wrong, to be raised: it knows the others."""
+    faults[0].faults = faults
+    return faults[0]

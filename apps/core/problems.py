@@ -13,13 +13,21 @@ from apps.core.errors import ServiceError
 
 CONTENT_TYPE = "application/problem+json"
 LONGEST_TEXT, LONGEST_NAME = 1000, 200  # of what an answer repeats of a body
+MOST_FAULTS = 100
 
 
 def handle_exception(error: Exception, context: dict[str, Any]) -> Response | None:
     """DRF's exception handler: services' errors and DRF's own, in one shape."""
     if isinstance(error, ServiceError):
         headers = {"Retry-After": str(error.retry_after_s)} if error.retry_after_s is not None else None
-        return problem(status=error.status, code=error.code, detail=error.message, field=error.field, headers=headers)
+        return problem(
+            status=error.status,
+            code=error.code,
+            detail=error.message,
+            field=error.field,
+            errors=_list_faults(error),
+            headers=headers,
+        )
     if isinstance(error, RequestDataTooBig):
         limit = settings.DATA_UPLOAD_MAX_MEMORY_SIZE
         return problem(status=413, code="request_too_large", detail=f"the body may have {limit} bytes")
@@ -33,6 +41,14 @@ def handle_exception(error: Exception, context: dict[str, Any]) -> Response | No
     if response is None:
         return None
     return _render_api_exception(error, headers=dict(response.headers))
+
+
+def _list_faults(error: ServiceError) -> dict[str, list[str]]:
+    """Return by field all that is wrong, as DRF tells it."""
+    told: dict[str, list[str]] = {}
+    for fault in error.faults[:MOST_FAULTS]:
+        told.setdefault(fault.field, []).append(fault.message.removeprefix(f"{fault.field}: "))
+    return told
 
 
 def _render_api_exception(error: exceptions.APIException, *, headers: dict[str, str]) -> Response:

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Self
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 from pydantic_core import ErrorDetails, PydanticCustomError
 
-from apps.core.errors import InvalidInput
+from apps.core.errors import InvalidInput, first_of
 from apps.core.texts import find_fault
 
 REWARD_FIELD = "reward"  # what a thumb and an agent's own label speak of
@@ -255,15 +255,15 @@ DEFAULT = Schema()
 
 
 def read_schema(data: Mapping[str, Any]) -> Schema:
-    """Return the checked schema. Raises InvalidInput that names the setting."""
+    """Return the checked schema. Raises InvalidInput that names all settings that are wrong."""
     try:
         return Schema.model_validate(data)
     except ValidationError as error:
-        raise _tell(error.errors()[0]) from error
+        raise first_of([_tell(one) for one in error.errors()]) from error
 
 
 def find_faults(data: Mapping[str, Any]) -> list[InvalidInput]:
-    """Return all that is wrong with a schema, each as `read_schema` raises the first."""
+    """Return all that is wrong with a schema, each as `read_schema` raises it."""
     try:
         Schema.model_validate(data)
     except ValidationError as error:

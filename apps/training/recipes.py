@@ -8,7 +8,7 @@ from typing import Any, Literal, Self
 
 from pydantic import Field, ValidationError, model_validator
 
-from apps.core.errors import InvalidInput
+from apps.core.errors import InvalidInput, first_of
 from apps.training.choices import (
     BY_GROUP_SCALE,
     CRITIC,
@@ -295,10 +295,9 @@ class RecipeConfig(ResourceConfig):
 
 
 def read_recipe(data: dict[str, Any]) -> RecipeConfig:
-    """Return the checked recipe; what is left out gets its default. Raises InvalidInput that names the setting."""
+    """Return the checked recipe; what is left out gets its default. Raises InvalidInput that names what is wrong."""
     try:
         return RecipeConfig.model_validate(data)
     except ValidationError as error:
-        first = error.errors()[0]
-        field = ".".join(["recipe", *map(str, first["loc"])])
-        raise InvalidInput(f"{field}: {first['msg']}", field=field) from error
+        places = [(".".join(["recipe", *map(str, one["loc"])]), one["msg"]) for one in error.errors()]
+        raise first_of([InvalidInput(f"{at}: {said}", field=at) for at, said in places]) from error

@@ -6,7 +6,7 @@ from typing import Any
 from django.db.models import Exists, OuterRef, QuerySet
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
-from apps.core.errors import InvalidInput
+from apps.core.errors import InvalidInput, first_of
 from apps.core.ids import ID_MAX_LENGTH, is_id
 from apps.core.texts import NUL_OR_HALF, is_storable
 from apps.trajectories.datasets.models import SnapshotEntry
@@ -89,10 +89,9 @@ class Selection(BaseModel):
 
 
 def read_selection(data: dict[str, Any]) -> Selection:
-    """Return the checked selection. Raises InvalidInput that names the setting."""
+    """Return the checked selection. Raises InvalidInput that names what is wrong."""
     try:
         return Selection.model_validate(data)
     except ValidationError as error:
-        first = error.errors()[0]
-        field = ".".join(["selection", *map(str, first["loc"])])
-        raise InvalidInput(f"{field}: {first['msg']}", field=field) from error
+        places = [(".".join(["selection", *map(str, one["loc"])]), one["msg"]) for one in error.errors()]
+        raise first_of([InvalidInput(f"{at}: {said}", field=at) for at, said in places]) from error

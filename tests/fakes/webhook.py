@@ -12,7 +12,7 @@ from typing import Any
 
 @dataclass
 class FakeWebhook:
-    """`status`, `content` and `headers` are the coming answers; `pause_s` goes before each."""
+    """`status`, `content` and `headers` are the coming calls' answers; `pause_s` goes before each."""
 
     url: str = ""
     status: int = 200
@@ -32,17 +32,18 @@ def serve_webhook() -> Iterator[FakeWebhook]:
         def do_POST(self) -> None:
             body = self.rfile.read(int(self.headers["Content-Length"]))
             webhook.calls.append(({name.lower(): value for name, value in self.headers.items()}, json.loads(body)))
+            status, content = webhook.status, webhook.content
             time.sleep(webhook.pause_s)
-            self.send_response(webhook.status)
-            for name, value in {**webhook.headers, "Content-Length": str(len(webhook.content))}.items():
+            self.send_response(status)
+            for name, value in {**webhook.headers, "Content-Length": str(len(content))}.items():
                 self.send_header(name, value)
             with suppress(ConnectionError):  # a caller that waits no longer
                 self.end_headers()
-                for byte in webhook.content if webhook.drip_s else ():
+                for byte in content if webhook.drip_s else ():
                     self.wfile.write(bytes([byte]))
                     time.sleep(webhook.drip_s)
                 if not webhook.drip_s:
-                    self.wfile.write(webhook.content)
+                    self.wfile.write(content)
 
         def log_message(self, *_: object) -> None:
             """Say nothing."""

@@ -1,6 +1,7 @@
 """The work of graders in the background: what is due is claimed, graded, and written, each trajectory in a transaction
 of its own. Whoever dies in between loses nothing: a claim that grows old is taken up again, and labels and the row that
-says "done" are written together. Failures are tried again, later each time, and at last left with their reason.
+says "done" are written together. Who was only cut off, and comes back after that, changes nothing. Failures are tried
+again, later each time, and at last left with their reason.
 """
 
 import hashlib
@@ -9,7 +10,7 @@ from datetime import timedelta
 
 import structlog
 from django.db import transaction
-from django.db.models import Exists, F, OuterRef
+from django.db.models import Exists, F, OuterRef, QuerySet
 from django.utils import timezone
 
 from apps.core.errors import ServiceError
@@ -140,14 +141,17 @@ def _is_ready(row: Grading, *, is_settled: bool) -> bool:
 
 def _renew(claimed: Sequence[Grading]) -> None:
     """A sign of life: nobody else takes these up."""
-    running = Grading.objects.filter(pk__in=[row.pk for row in claimed], state=GradingState.RUNNING)
-    running.update(claimed_at=timezone.now())
+    for row in claimed:
+        _as_read(row).update(claimed_at=timezone.now())
+
+
+def _as_read(row: Grading) -> QuerySet[Grading]:
+    """The row, unless another worker took it up meanwhile: each claim counts a try."""
+    return Grading.objects.filter(pk=row.pk, state=row.state, n_tries=row.n_tries)
 
 
 def _put_back(row: Grading, *, until: object, why: str) -> None:
-    Grading.objects.filter(pk=row.pk).update(
-        state=GradingState.WAITING, due_at=until, claimed_at=None, error=why, n_tries=F("n_tries") - 1
-    )
+    _as_read(row).update(state=GradingState.WAITING, due_at=until, claimed_at=None, error=why, n_tries=F("n_tries") - 1)
 
 
 def _grade_each(grading_round: GradingRound, claimed: Sequence[Grading]) -> None:
@@ -211,7 +215,8 @@ def _write(row: Grading, grading_round: GradingRound, graded: Sequence[Graded]) 
         if answers:
             author = Author(source=grading_round.kind.source, grader=version)
             write_answers(author=author, trajectory=row.trajectory, answers=answers)
-        _finish(row, _sum_up(graded), n_calls=n_calls)
+        if not _finish(row, _sum_up(graded), n_calls=n_calls):
+            transaction.set_rollback(True)
 
 
 def _read_answers(graded: Sequence[Graded], grading_round: GradingRound) -> list[Answer]:
@@ -242,7 +247,8 @@ def _sum_up(graded: Sequence[Graded]) -> Grade | NoGrade | Failure:
     return grade or nothing or nothing_to_grade()
 
 
-def _finish(row: Grading, outcome: Grade | NoGrade | Failure, *, n_calls: int) -> None:
+def _finish(row: Grading, outcome: Grade | NoGrade | Failure, *, n_calls: int) -> bool:
+    """Write what became of the row; False, and nothing written, when another worker took it up meanwhile."""
     now = timezone.now()
     columns: dict[str, object] = {"n_calls": F("n_calls") + n_calls, "claimed_at": None, "ended_at": now}
     if isinstance(outcome, Grade):
@@ -257,9 +263,12 @@ def _finish(row: Grading, outcome: Grade | NoGrade | Failure, *, n_calls: int) -
     else:
         wait = max(FIRST_WAIT * 4 ** (row.n_tries - 1), timedelta(seconds=outcome.retry_after_s))
         columns |= {"state": GradingState.WAITING, "error": clean_text(outcome.why[:SHOWN]), "due_at": now + wait}
-    Grading.objects.filter(pk=row.pk).update(**columns)
+    if _as_read(row).update(**columns) != 1:
+        log.warning("grading.too_late", version=row.version_id, trajectory=row.trajectory_id)
+        return False
     if columns["state"] == GradingState.FAILED:
         log.warning("grading.failed", version=row.version_id, trajectory=row.trajectory_id, why=columns["error"])
+    return True
 
 
 def list_switched_on() -> list[Grader]:

@@ -15,7 +15,7 @@ from apps.accounts.access import Caller, require_enough, require_role
 from apps.accounts.models import Project, Role
 from apps.accounts.services import record_event
 from apps.core.contracts.tasks import FILL_BACKFILL, RUN_DRY_RUN
-from apps.core.errors import Conflict, InvalidInput, NotFound, ServiceError
+from apps.core.errors import Conflict, InvalidInput, NotFound, ServiceError, first_of
 from apps.core.ids import is_id
 from apps.core.jobs import queue_task
 from apps.core.live import publish_news
@@ -65,12 +65,13 @@ def create_grader(
     *, caller: Caller, project: Project, name: str, kind: str, draft: VersionDraft
 ) -> tuple[GraderVersion, str]:
     """Return the first version of a new grader, switched off, and a webhook's secret ("" for other kinds): show it now
-    or never. Raises InvalidInput that names what is wrong, Conflict for a taken name, Forbidden for reviewers.
+    or never. Raises InvalidInput that names all that is wrong, Conflict for a taken name, Forbidden for reviewers.
     """
     require_role(caller, project, Role.TRAINER)
     found = find_kind(kind)
     _require_room(project)
-    _check_name(project, name)
+    if faults := find_faults(project=project, kind=found, draft=draft, name=name):
+        raise first_of(faults)
     secret = _make_secret() if found.settings is WebhookSettings else ""
     grader = Grader.objects.create(project=project, name=name, kind=found.name, sealed_secret=seal_credential(secret))
     version = _add_version(grader, caller=caller, draft=draft)
@@ -87,6 +88,8 @@ def add_version(*, caller: Caller, grader: Grader, draft: VersionDraft) -> Grade
     """
     require_role(caller, grader.project, Role.TRAINER)
     _lock_in_use(grader)
+    if faults := find_faults(project=grader.project, kind=find_kind(grader.kind), draft=draft):
+        raise first_of(faults)
     version = _add_version(grader, caller=caller, draft=draft)
     _record(grader, caller, "grader.changed", version=version)
     return version
@@ -112,7 +115,7 @@ def is_loose(version: GraderVersion) -> bool:
 
 
 def find_faults(*, project: Project, kind: Kind, draft: VersionDraft, name: str | None = None) -> list[ServiceError]:
-    """Return all that is wrong with a draft, and with a new grader's name, each as the making raises the first."""
+    """Return all that is wrong with a draft, and with a new grader's name, each as the making raises it."""
     faults, checks = find_setting_faults(kind, draft.settings), list[Callable[[], object]]()
     if name is not None:
         checks.append(partial(_check_name, project, name))
@@ -154,8 +157,6 @@ def _check_query(draft: VersionDraft) -> None:
 
 def _add_version(grader: Grader, *, caller: Caller, draft: VersionDraft) -> GraderVersion:
     kind = find_kind(grader.kind)
-    if faults := find_faults(project=grader.project, kind=kind, draft=draft):
-        raise faults[0]
     newest = GraderVersion.objects.filter(grader=grader).order_by("-number").first()
     return GraderVersion.objects.create(
         grader=grader,

@@ -45,16 +45,17 @@ NO_FOLLOWING = "no complete trajectory that fits its query has a second step: no
 
 def run_dry_run(dry_run_id: str) -> None:
     """Grade the sample and keep what came out. One that has ended, or that another worker is at, is left alone."""
-    rows = DryRun.objects.filter(pk=dry_run_id, state=WorkState.QUEUED)
-    if rows.update(state=WorkState.RUNNING, touched_at=timezone.now()) != 1:
+    rows = DryRun.objects.filter(pk=dry_run_id)
+    if rows.filter(state=WorkState.QUEUED).update(state=WorkState.RUNNING, touched_at=timezone.now()) != 1:
         return
     dry_run = DryRun.objects.select_related("version__grader__project__team", "author").get(pk=dry_run_id)
     try:
-        with kept_alive(lambda: DryRun.objects.filter(pk=dry_run_id).update(touched_at=timezone.now())):
+        with kept_alive(lambda: rows.update(touched_at=timezone.now())):
             columns = _try(dry_run)
     except ServiceError as error:
         columns = {"state": WorkState.FAILED, "error": error.message}
-    DryRun.objects.filter(pk=dry_run_id).update(ended_at=timezone.now(), **columns)
+    under_way = rows.filter(state__in=[WorkState.QUEUED, WorkState.RUNNING])  # else another worker has ended it
+    under_way.update(ended_at=timezone.now(), **columns)
     grader = dry_run.version.grader
     publish_news(grader.project_id, kind="grader", object_id=grader.pk)
 

@@ -7,7 +7,7 @@ from django.core.exceptions import PermissionDenied
 from django.http import Http404
 from rest_framework import exceptions
 
-from apps.core.errors import Conflict, Forbidden, InvalidInput, NotFound, ServiceError, TooMany, Unavailable
+from apps.core.errors import Conflict, Forbidden, InvalidInput, NotFound, ServiceError, TooMany, Unavailable, first_of
 from apps.core.problems import CONTENT_TYPE, handle_exception
 
 
@@ -38,6 +38,18 @@ def test_a_bad_field_is_named() -> None:
     response = handle_exception(exceptions.ValidationError({"value": ["too large"]}), {})
     assert response is not None
     assert (response.data["field"], response.data["detail"]) == ("value", "value: too large")
+
+
+def test_all_that_is_wrong_is_told_by_field() -> None:
+    faults = [
+        InvalidInput("low: too low", field="low"),
+        Conflict("taken", field="name"),
+        InvalidInput("odd", field="low"),
+    ]
+    response = handle_exception(first_of(faults), {})
+    assert response is not None
+    assert (response.data["status"], response.data["field"], response.data["detail"]) == (400, "low", "low: too low")
+    assert response.data["errors"] == {"low": ["too low", "odd"], "name": ["taken"]}
 
 
 def test_a_time_to_try_again_is_a_header() -> None:

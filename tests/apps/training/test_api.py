@@ -101,6 +101,11 @@ def test_a_bad_body_is_refused_by_name(
     assert answer.json()["field"] == field
 
 
+def test_all_that_is_wrong_with_a_recipe_is_told(manage_client: APIClient, two_ready: Ready) -> None:
+    told = manage_client.post(RUNS, {"recipe": {"n_stepz": 1, "n_steps": 0}}).json()
+    assert set(told["errors"]) == {"recipe.n_stepz", "recipe.n_steps"}
+
+
 def test_a_body_that_is_no_json_is_refused(manage_client: APIClient, policy: Policy) -> None:
     answer = manage_client.post(RUNS, data="{", content_type="application/json")
     assert answer.status_code == 400

@@ -158,3 +158,58 @@ def test_a_sign_of_life_that_fails_is_followed_by_others() -> None:
 
     with alive.kept_alive(beat):
         wait_for(lambda: len(beats) > 2)
+
+
+def age_claims() -> None:
+    """Have the clock believe that whoever is at work is lost, as one that is cut off from Postgres."""
+    Grading.objects.update(claimed_at=timezone.now() - timedelta(seconds=91))
+    DryRun.objects.update(touched_at=timezone.now() - timedelta(seconds=91))
+    tend_graders()
+
+
+LATE = [(500, b""), (400, b""), (200, b'{"value": -1}'), (200, b'{"value": null}')]
+
+
+@pytest.mark.parametrize(("status", "content"), LATE)
+def test_who_comes_back_too_late_changes_nothing(
+    version: GraderVersion, webhook: FakeWebhook, queued: list[object], status: int, content: bytes
+) -> None:
+    line_up(version, [version.grader.project.trajectories.get().pk])
+    before, (webhook.pause_s, webhook.status, webhook.content) = webhook.content, (1.5, status, content)
+    with at_work(grade_due, version.pk):
+        wait_for(lambda: bool(webhook.calls))
+        webhook.pause_s, webhook.status, webhook.content = 0, 200, before
+        age_claims()
+        assert grade_due(version.pk)
+    grading = Grading.objects.get()
+    assert (grading.state, grading.n_tries, [label.value for label in Label.objects.all()]) == (
+        GradingState.DONE,
+        2,
+        [1],
+    )
+
+
+def test_who_comes_back_too_late_ends_no_dry_run_again(
+    caller: Caller, version: GraderVersion, webhook: FakeWebhook, queued: list[object]
+) -> None:
+    dry_run = start_dry_run(caller=caller, version=version)
+    webhook.pause_s, webhook.status = 1.5, 400
+    with at_work(run_dry_run, dry_run.pk):
+        wait_for(lambda: bool(webhook.calls))
+        webhook.pause_s, webhook.status = 0, 200
+        age_claims()
+        run_dry_run(dry_run.pk)
+    assert DryRun.objects.get(pk=dry_run.pk).state == WorkState.DONE
+
+
+def test_the_signs_of_who_comes_back_too_late_keep_nothing_of_others(
+    version: GraderVersion, webhook: FakeWebhook, queued: list[object]
+) -> None:
+    line_up(version, [version.grader.project.trajectories.get().pk])
+    [mine] = running._claim(version)
+    age_claims()
+    [others] = running._claim(version)
+    Grading.objects.update(claimed_at=timezone.now() - timedelta(seconds=91))
+    running._renew([mine])
+    assert running.release_old_claims() == 1
+    assert others.n_tries == 2

@@ -103,6 +103,18 @@ def test_a_bad_body_is_refused(manage_client: APIClient, change: dict[str, Any],
     assert not Grader.objects.exists()
 
 
+def test_all_that_is_wrong_is_told_by_field(manage_client: APIClient) -> None:
+    grader = manage_client.post(URL, BODY).json()["id"]
+    wrong = {"settings": {"pattern": "(", "colour": "red"}, "field": "clarity", "query": "reward:good", "sample": 2}
+    told = manage_client.post(f"{URL}/{grader}/versions", wrong)
+    settings = {"settings.pattern", "settings.colour"}
+    assert (told.status_code, set(told.json()["errors"])) == (400, settings | {"field", "q", "sample"})
+    told = manage_client.post(URL, {**BODY, **wrong})
+    assert (told.status_code, set(told.json()["errors"])) == (400, settings | {"name", "field", "q", "sample"})
+    told = manage_client.post(URL, BODY)
+    assert (told.status_code, set(told.json()["errors"])) == (409, {"name"})
+
+
 @pytest.mark.parametrize("n", [0, 51, "x"])
 def test_a_dry_run_is_a_sample(manage_client: APIClient, make_version: MakeVersion, n: object) -> None:
     version = make_version("regex", settings={"pattern": "x"}, tried=False)
