@@ -9,6 +9,7 @@ that an export's rows can say.
 Only what stands is written; of a snapshot, what stood when it was taken.
 """
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any, TypeVar
 
@@ -20,7 +21,8 @@ from apps.feedback.preferences.models import Preference
 from apps.feedback.preferences.pairs import Spoken, read_pair, read_trajectory_pair
 from apps.feedback.preferences.sides import answer_of
 from apps.trajectories.blindness import Hidden
-from apps.trajectories.datasets.models import Shape
+from apps.trajectories.datasets.models import Shape, Snapshot
+from apps.trajectories.datasets.queries import list_latest
 from apps.trajectories.datasets.rows import Row, Source, say_time
 from apps.trajectories.datasets.shapes import POOL_SHAPES, RowShape
 from apps.trajectories.models import Step
@@ -188,3 +190,16 @@ def find_shape(name: str) -> RowShape:
     if shape is None:
         raise InvalidInput(f"there is no shape {name!r}; there are {', '.join(SHAPES)}", field="shape")
     return shape
+
+
+def count_frozen(snapshot: Snapshot, *, hidden: Hidden) -> Counter[str] | None:
+    """Return how many rows of each of these shapes a snapshot's latest trajectories have; None where it was taken
+    before that was kept. What is about `hidden` ones is not counted."""
+    entries = list_latest(snapshot).exclude(trajectory_id__in=hidden)
+    unseen = set(Preference.objects.touching(hidden).values_list("pk", flat=True))
+    counts = Counter[str]({shape.name: 0 for shape in JUDGED_SHAPES})
+    for judged in entries.exclude(judged={}).values_list("judged", flat=True):
+        if judged is None:
+            return None
+        counts.update({shape: len(set(judged.get(shape, ())) - unseen) for shape in counts})
+    return counts

@@ -9,7 +9,9 @@ from apps.accounts.access import Caller
 from apps.accounts.models import Project
 from apps.core.counted import count_of
 from apps.core.errors import NotFound
+from apps.feedback.exports import count_frozen
 from apps.training.choices import SFT
+from apps.trajectories.blindness import Hidden
 from apps.trajectories.datasets import exporting, importing, services
 from apps.trajectories.datasets.models import Dataset, Export, Import, JobState, Shape, Snapshot, SnapshotEntry
 from apps.trajectories.datasets.queries import Bin, list_newest_snapshots
@@ -87,6 +89,19 @@ def read_entries(project: Project, entries: list[SnapshotEntry]) -> list[EntryRo
 def read_titles(project: Project, ids: list[str]) -> dict[str, str]:
     """Return by id what those trajectories are called that are still in the pool."""
     return dict(Trajectory.objects.of_project(project).filter(pk__in=ids).values_list("id", "title"))
+
+
+def tell_frozen(snapshot: Snapshot, *, hidden: Hidden) -> str:
+    """Return what the snapshot holds beside rewards: 3 preferences (2 of them corrections), 1 hint."""
+    counts = count_frozen(snapshot, hidden=hidden)
+    if counts is None:
+        return "not kept: it was taken before snapshots kept them"
+    n_preferences, n_corrections, n_hints = (counts[shape] for shape in (Shape.PREFERENCE, Shape.SFT, Shape.HINTS))
+    parts = [count_of(n_preferences, "preference")] if n_preferences else []
+    if n_corrections:
+        parts[0] += f" ({n_corrections:,} of them {'a correction' if n_corrections == 1 else 'corrections'})"
+    parts += [count_of(n_hints, "hint")] if n_hints else []
+    return ", ".join(parts) or "none"
 
 
 def list_choices(project: Project) -> list[Dataset]:

@@ -157,6 +157,7 @@ def snapshot(page: Page, snapshot_id: str) -> HttpResponse:
         "console/snapshot.html",
         snapshot=found,
         bars=queries.draw_bars(pool.read_histogram(found, hidden=page.hidden)),
+        frozen=queries.tell_frozen(found, hidden=page.hidden),
         is_partial=found.n_trajectories > pool.SAMPLE,
         sample=pool.SAMPLE,
         rows=queries.read_entries(page.project, entries.items),

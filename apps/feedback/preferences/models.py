@@ -44,6 +44,10 @@ class PreferenceQuerySet(models.QuerySet["Preference"]):
         """Those of which neither side is `hidden`."""
         return self.filter(~_is_of(hidden)) if hidden else self
 
+    def touching(self, hidden: Hidden) -> "PreferenceQuerySet":
+        """Those of which a side is `hidden`."""
+        return self.filter(_is_of(hidden)) if hidden else self.none()
+
     def standing(self) -> "PreferenceQuerySet":
         """Neither superseded nor taken back."""
         return self.filter(superseded_by=None, is_undo=False)

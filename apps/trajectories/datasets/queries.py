@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from django.db import connection
-from django.db.models import Avg, Count, F, Q, Sum, Value
+from django.db.models import Avg, Count, F, Q, QuerySet, Sum, Value
 from django.db.models.functions import Ceil, Greatest, Least
 
 from apps.accounts.models import Project
@@ -123,9 +123,14 @@ def read_totals(dataset: Dataset, *, hidden: Hidden = NOTHING) -> Totals:
 
 def read_histogram(snapshot: Snapshot, *, hidden: Hidden = NOTHING) -> tuple[Bin, ...]:
     """Return how a snapshot's rewards are spread, over its latest trajectories."""
-    latest = SnapshotEntry.objects.filter(snapshot=snapshot).order_by("-trajectory_id").values("pk")[:SAMPLE]
-    rows = SnapshotEntry.objects.filter(pk__in=latest).exclude(reward=None).exclude(trajectory_id__in=hidden).order_by()
+    rows = list_latest(snapshot).exclude(reward=None).exclude(trajectory_id__in=hidden).order_by()
     return _fill_bins({int(row["bin"]): row["n"] for row in rows.values(bin=_bin_of()).annotate(n=Count("pk"))})
+
+
+def list_latest(snapshot: Snapshot) -> QuerySet[SnapshotEntry]:
+    """Return the entries that sums look at: those of its latest trajectories."""
+    latest = SnapshotEntry.objects.filter(snapshot=snapshot).order_by("-trajectory_id").values("pk")[:SAMPLE]
+    return SnapshotEntry.objects.filter(pk__in=latest)
 
 
 def _bin_of() -> Greatest:

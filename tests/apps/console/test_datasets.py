@@ -14,9 +14,10 @@ from apps.console.queries.home import read_loop, read_set_up
 from apps.console.queries.models import read_model_line
 from apps.feedback.exports import SHAPES
 from apps.feedback.importing import reward_imported
+from apps.feedback.preferences.services import add_correction
 from apps.registry.models import Version
 from apps.trajectories.datasets import export_job, exporting, import_job
-from apps.trajectories.datasets.models import Dataset, DatasetMember, Export, Import, Snapshot
+from apps.trajectories.datasets.models import Dataset, DatasetMember, Export, Import, Snapshot, SnapshotEntry
 from apps.trajectories.datasets.services import take_snapshot
 from apps.trajectories.datasets.shapes import TOKENS
 from apps.trajectories.models import Trajectory
@@ -231,6 +232,21 @@ class TestSnapshots:
         assert snapshot.checksum in html
         trajectory.delete()
         assert "deleted since" in viewer_browser.get(f"/p/shop/snapshots/{snapshot.id}").content.decode()
+
+    def test_it_says_how_many_judgements_it_holds(
+        self, viewer_browser: Client, owner: User, dataset: Dataset, snapshot: Snapshot
+    ) -> None:
+        step = Trajectory.objects.get().steps.get()
+        add_correction(caller=Caller(user=owner), step=step, message="soon")
+        before, now = snapshot, take_snapshot(dataset=dataset, caller=Caller(user=owner))
+        old = Snapshot.objects.create(dataset=dataset, number=9)  # as those from before judgements were kept
+        parts = {"n_steps": 1, "end_index": 1, "n_prompt_tokens": 0, "n_completion_tokens": 0, "content": ""}
+        SnapshotEntry.objects.create(snapshot=old, trajectory_id=step.trajectory_id, **parts)
+        told = ("None<", "1 preference (1 of them a correction)<", "Not kept: it was taken before")
+        for one, words in zip((before, now, old), told, strict=True):
+            assert (
+                f"Beside rewards</dt><dd>{words}" in viewer_browser.get(f"/p/shop/snapshots/{one.pk}").content.decode()
+            )
 
     def test_what_changed(
         self, reviewer_browser: Client, dataset: Dataset, snapshot: Snapshot, add_trajectory: AddTrajectory

@@ -15,7 +15,7 @@ from rest_framework.test import APIClient
 from apps.accounts.access import Caller
 from apps.accounts.models import Agent, Project, User
 from apps.core.errors import InvalidInput
-from apps.feedback.exports import JUDGED_SHAPES, SHAPES, find_shape
+from apps.feedback.exports import JUDGED_SHAPES, SHAPES, count_frozen, find_shape
 from apps.feedback.graders.services import VersionDraft, create_grader
 from apps.feedback.models import Label, Source
 from apps.feedback.preferences.models import Preference
@@ -23,6 +23,7 @@ from apps.feedback.preferences.services import add_comparison, add_correction, a
 from apps.feedback.preferences.sides import Side
 from apps.feedback.rescoring import change_schema
 from apps.feedback.services import Answer, Author, add_labels, take_back_label, write_answers
+from apps.trajectories.blindness import NOTHING
 from apps.trajectories.datasets import export_job, exporting
 from apps.trajectories.datasets.models import Dataset, Export, SnapshotEntry
 from apps.trajectories.datasets.queries import count_differences
@@ -335,6 +336,7 @@ class TestFrozen:
         SnapshotEntry.objects.create(snapshot=old, trajectory_id=step.trajectory_id, **empty)
         with pytest.raises(InvalidInput, match="take a new one"):
             start(caller, project, shape, snapshot=old)
+        assert count_frozen(old, hidden=NOTHING) is None
         assert run(start(caller, project, "messages", snapshot=old)).read_bytes()
 
 
@@ -415,7 +417,7 @@ def test_a_snapshot_freezes_what_the_querysets_say_stands(
     remark = Answer(field="comment", text="not for the model", step=step)
     add_labels(caller=caller, trajectory=step.trajectory, answers=[remark, Answer(field="hint", text="of the whole")])
     add_ids_to_dataset(dataset=dataset, caller=caller, ids=[step.trajectory_id])
-    take_snapshot(dataset=dataset, caller=caller)
+    snapshot = take_snapshot(dataset=dataset, caller=caller)
     judged = SnapshotEntry.objects.get().judged
     pairs = Preference.objects.filter(trajectory=step.trajectory).order_by("pk")
     assert judged == {
@@ -425,3 +427,4 @@ def test_a_snapshot_freezes_what_the_querysets_say_stands(
         "ends": {pairs.get(step=None).pk: 1},
     }
     assert [len(judged[name]) for name in NAMES] == [3, 1, 1]
+    assert count_frozen(snapshot, hidden=NOTHING) == {"preference": 3, "sft": 1, "hints": 1}

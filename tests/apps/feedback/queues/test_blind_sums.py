@@ -14,7 +14,7 @@ from apps.feedback.exports import JUDGED_SHAPES, SHAPES
 from apps.feedback.graders.models import GraderVersion, Grading
 from apps.feedback.graders.services import start_backfill
 from apps.feedback.preferences.models import Preference
-from apps.feedback.preferences.services import add_comparison
+from apps.feedback.preferences.services import add_comparison, add_correction
 from apps.feedback.preferences.sides import Side
 from apps.feedback.queues.models import QueueItem
 from apps.feedback.queues.results import read_agreement
@@ -78,6 +78,18 @@ def test_a_difference_names_no_change_of_a_hidden_reward(
     mine, theirs = client_of(mate).get(url).json(), client_of(trainer).get(url).json()
     assert (mine["counts"]["changed"], theirs["counts"]["changed"]) == (0, 1)
     assert ([one["trajectory"] for one in mine["items"]], len(theirs["items"])) == ([], 1)
+
+
+def test_a_snapshot_counts_no_judgement_of_what_is_hidden(
+    world: World, browser_of: Callable[[User], Client], mate: User, trainer: User
+) -> None:
+    other, hidden = (Trajectory.objects.get(pk=world.ids[name]) for name in ("other", "trajectory"))
+    add_comparison(caller=by(trainer), chosen=Side(trajectory=other), rejected=Side(trajectory=hidden))
+    add_correction(caller=by(trainer), step=other.steps.get(), message="another answer")
+    now = take_snapshot(dataset=Dataset.objects.get(pk=world.ids["dataset"]), caller=by(trainer))
+    mine, theirs = (browser_of(user).get(f"/p/shop/snapshots/{now.pk}").content.decode() for user in (mate, trainer))
+    assert "<dd>1 preference (1 of them a correction)</dd>" in mine
+    assert "<dd>3 preferences (2 of them corrections), 1 hint</dd>" in theirs
 
 
 @pytest.mark.parametrize("address", ["agents", "agents/{agent}", "models"])
