@@ -137,6 +137,11 @@ class RunForm:
         """The same without a size: the form then opens with the one that fits what is ready."""
         return urlencode(self.unsized)
 
+    def address_by(self, algorithm: str) -> str:
+        """The same with another algorithm: settings that come with the one of now are forgotten."""
+        kept = {name: value for name, value in self.unsized.items() if not _is_owned(name)}
+        return urlencode({**kept, "recipe.algorithm": algorithm})
+
     @property
     def unsized(self) -> dict[str, str]:
         """What was chosen otherwise than usual, but for the size."""

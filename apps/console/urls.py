@@ -127,6 +127,7 @@ urlpatterns: list[URLPattern] = [
     path("p/<slug:slug>/datasets/<str:dataset_id>/remove", datasets.remove_from_dataset, name="remove_from_dataset"),
     path("p/<slug:slug>/datasets/<str:dataset_id>/snapshots", datasets.take_snapshot, name="take_snapshot"),
     path("p/<slug:slug>/snapshots/<str:snapshot_id>", datasets.snapshot, name="snapshot"),
+    path("p/<slug:slug>/snapshots/<str:snapshot_id>/train", datasets.train_on_snapshot, name="train_on_snapshot"),
     path("p/<slug:slug>/snapshots/<str:snapshot_id>/diff", datasets.snapshot_diff, name="snapshot_diff"),
     path("p/<slug:slug>/exports", transfers.exports, name="exports"),
     path("p/<slug:slug>/exports/<str:export_id>/cancel", transfers.cancel_export, name="cancel_export"),

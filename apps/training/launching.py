@@ -9,19 +9,20 @@ from apps.accounts.models import Project
 from apps.core.errors import Conflict, InvalidInput, ServiceError
 from apps.feedback.preferences.models import Preference
 from apps.registry.models import Alias, AliasName, Policy, Version
-from apps.training.choices import POLICY_GRADIENT, UNPAIRED
+from apps.training.choices import HINDSIGHT, POLICY_GRADIENT, PREFERENCE, SFT, UNPAIRED
 from apps.training.estimators import BaselineState, Scored, are_all_zero, compute_advantages
 from apps.training.label_pool import LabelPool
 from apps.training.lending import view_pool, whole_groups
 from apps.training.models import ACTIVE_STATES, Run
 from apps.training.pool import READY, Pool, describe_counts, describe_open
-from apps.training.recipes import RecipeConfig
+from apps.training.recipes import RecipeConfig, read_recipe
 from apps.training.selection import Selection
 from apps.training.tuning import check_tuning
 from apps.trajectories.blindness import NOTHING, Hidden
 from apps.trajectories.models import Trajectory
 
 PREVIEW = 2000  # trajectories looked at before a launch
+OFFERED = (POLICY_GRADIENT, HINDSIGHT, SFT, PREFERENCE, UNPAIRED)  # what makes versions, the first one first
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,6 +71,25 @@ def preview_launch(
         n_there=_count_groups(pool, recipe) * recipe.group_size if recipe.group_size else counts[READY],
         n_uses=int(recipe.own("epochs")) if recipe.learns_from_labels else 1,
     )
+
+
+def find_algorithm(*, project: Project, selection: Selection, hidden: Hidden = NOTHING) -> str | None:
+    """Return the first algorithm by which a run with the usual settings would learn something from the selection now;
+    None where none would. Raises Conflict when the project has no policy yet."""
+    _, live = find_live(project)
+    recipes = (read_recipe({"algorithm": name}) for name in OFFERED)
+    pools = ((view_pool(version=live, selection=selection, recipe=one, hidden=hidden), one) for one in recipes)
+    return next((recipe.algorithm for pool, recipe in pools if _is_worth_it(pool, recipe)), None)
+
+
+def _is_worth_it(pool: Pool | LabelPool, recipe: RecipeConfig) -> bool:
+    if not pool.ready().exists():  # before all are counted for a refusal in words
+        return False
+    try:
+        check_worth(pool, recipe)
+    except InvalidInput:
+        return False
+    return True
 
 
 def _count_groups(pool: Pool | LabelPool, recipe: RecipeConfig) -> int:

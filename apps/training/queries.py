@@ -3,6 +3,9 @@
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+
+from django.db.models import Count, Q
 
 from apps.accounts.access import Caller
 from apps.accounts.models import Project
@@ -11,8 +14,11 @@ from apps.core.ids import is_id
 from apps.core.paging import Page, page_newest_first
 from apps.training.models import Batch, BatchTrajectory, Metric, Run, RunEvent
 from apps.trajectories.blindness import NOTHING, Hidden
+from apps.trajectories.datasets.models import Snapshot
+from apps.trajectories.datasets.queries import list_latest
 
 POINTS = 2000  # of a curve in one answer
+RUNS = 6  # that are named of a snapshot
 MEAN = "reward_mean"
 
 
@@ -65,3 +71,20 @@ def hide_means(batches: Sequence[Batch], *, steps: set[int]) -> None:
     for batch in batches:
         if batch.step in steps:
             batch.reward_mean = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Uses:
+    """What has become of a snapshot's latest trajectories: the newest runs that took some, and how many are used up,
+    which were trained on by their rewards or hints."""
+
+    runs: list[Run]
+    n_used_up: int
+
+
+def read_uses(snapshot: Snapshot) -> Uses:
+    """Return which runs have trained on what the snapshot holds, through whatever selection."""
+    rows = BatchTrajectory.objects.filter(trajectory__in=list_latest(snapshot).values("trajectory_id"), is_active=True)
+    counted = rows.order_by().values("batch__run").annotate(n=Count("pk", filter=Q(use="")))
+    counts = dict(counted.values_list("batch__run", "n"))
+    return Uses(runs=list(Run.objects.filter(pk__in=counts).order_by("-pk")[:RUNS]), n_used_up=sum(counts.values()))

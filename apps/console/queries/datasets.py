@@ -10,7 +10,6 @@ from apps.accounts.models import Project
 from apps.core.counted import count_of
 from apps.core.errors import NotFound
 from apps.feedback.exports import count_frozen
-from apps.training.choices import SFT
 from apps.trajectories.blindness import Hidden
 from apps.trajectories.datasets import exporting, importing, services
 from apps.trajectories.datasets.models import Dataset, Export, Import, JobState, Shape, Snapshot, SnapshotEntry
@@ -117,13 +116,6 @@ def list_snapshot_choices(project: Project) -> tuple[tuple[str, str], ...]:
 
 def _count(snapshot: Snapshot) -> str:
     return count_of(snapshot.n_trajectories, "trajectory", "trajectories")
-
-
-def suggest_training(snapshot: Snapshot) -> dict[str, str]:
-    """Return what the form of a run on it begins with: imitation where nothing has a reward, or nothing tokens."""
-    chosen = {"selection.snapshot": snapshot.pk}
-    has_both = snapshot.n_rewarded and snapshot.n_completion_tokens
-    return chosen if has_both else {**chosen, "recipe.algorithm": SFT}
 
 
 def seconds_left(job: Export | Import, *, now: datetime | None = None) -> float | None:

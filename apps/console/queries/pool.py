@@ -6,20 +6,21 @@ from typing import Any
 from apps.accounts.models import Project
 from apps.console.run_form_words import CHOICES
 from apps.core.errors import ServiceError
-from apps.training.choices import SFT
-from apps.training.launching import Preview, preview_launch
+from apps.training.launching import Preview, find_algorithm, preview_launch
 from apps.training.pool import READY, REASONS, describe_open
 from apps.training.recipes import RecipeConfig, read_recipe
 from apps.training.room import Outlook, look_ahead
 from apps.training.selection import read_selection
 from apps.trajectories.blindness import Hidden
+from apps.trajectories.datasets.models import Snapshot
 
 
 @dataclass(frozen=True, kw_only=True)
 class Readiness:
     """How many trajectories are ready, and (words, number) for those that are not; or why nobody can say.
 
-    `suits_labels` is what the form calls the algorithm that could learn from these, where the chosen one cannot.
+    `other_way` is an algorithm that would learn something where the chosen one finds nothing, `other_words` what the
+    form calls it.
     """
 
     n_ready: int = 0
@@ -28,9 +29,13 @@ class Readiness:
     n_elsewhere: int = 0  # in the channel that is not chosen
     open_words: str = ""  # what makes the open ones ready
     problem: str = ""
-    suits_labels: str = ""
+    other_way: str = ""
     found: Preview | None = None
     recipe: RecipeConfig | None = None
+
+    @property
+    def other_words(self) -> str:
+        return dict(CHOICES["recipe.algorithm"]).get(self.other_way, "")
 
     @property
     def is_refused(self) -> bool:
@@ -53,21 +58,33 @@ def read_readiness(project: Project, *, recipe: dict[str, Any], selection: dict[
     """Ask the training room, of what is not `hidden` from who looks."""
     try:
         config = read_recipe(recipe)
-        found = preview_launch(project=project, recipe=config, selection=read_selection(selection), hidden=hidden)
+        narrowed = read_selection(selection)
+        found = preview_launch(project=project, recipe=config, selection=narrowed, hidden=hidden)
     except ServiceError as error:
         return Readiness(problem=error.message)
     counts = found.counts
-    is_of_others = not counts[READY] and bool(counts.get("untrainable") or counts.get("stale"))
+    other_way = None if counts[READY] else find_algorithm(project=project, selection=narrowed, hidden=hidden)
     return Readiness(
         n_ready=counts[READY],
         others=tuple((words, counts[reason]) for reason, words in REASONS.items() if counts.get(reason)),
         n_open=counts.get("open", 0),
         n_elsewhere=counts.get("elsewhere", 0),
         open_words=describe_open(),
-        suits_labels=dict(CHOICES["recipe.algorithm"])[SFT] if is_of_others and not config.learns_from_labels else "",
+        other_way=other_way or "",
         found=found,
         recipe=config,
     )
+
+
+def suggest_training(project: Project, *, snapshot: Snapshot, hidden: Hidden) -> dict[str, str]:
+    """Return what the form of a run on a snapshot begins with: the first algorithm that learns something from it now;
+    where none does, the usual one, and the form says why."""
+    chosen = {"selection.snapshot": snapshot.pk}
+    try:
+        algorithm = find_algorithm(project=project, selection=read_selection({"snapshot": snapshot.pk}), hidden=hidden)
+    except ServiceError:  # no policy yet, which the form says
+        return chosen
+    return {**chosen, "recipe.algorithm": algorithm} if algorithm else chosen
 
 
 def read_outlook(project: Project, *, recipe: dict[str, Any]) -> Outlook | None:

@@ -5,15 +5,18 @@ from typing import Any
 from urllib.parse import urlencode
 
 from django.http import HttpResponse
+from django.shortcuts import redirect
 
 from apps.accounts.models import Role
 from apps.console.page import Page, project_page
 from apps.console.queries import datasets as queries
+from apps.console.queries.pool import suggest_training
 from apps.console.snippets import curl
 from apps.core.errors import Conflict, InvalidInput, ServiceError
+from apps.training.queries import read_uses
 from apps.trajectories.datasets import queries as pool
 from apps.trajectories.datasets import services
-from apps.trajectories.datasets.models import Dataset, FileFormat, Shape, Snapshot
+from apps.trajectories.datasets.models import Dataset, FileFormat, Shape
 from apps.trajectories.datasets.sources import add_found_to_dataset
 from apps.trajectories.search.services import warn_of_strangers
 
@@ -70,17 +73,13 @@ def _render_dataset(page: Page, found: Dataset, *, error: str = "", status: int 
         bars=queries.draw_bars(totals.histogram),
         members=pool.list_members(found, before=before, limit=queries.PER_PAGE),
         before=before,
-        snapshots=[(one, before, _train_address(page, one)) for one, before in zip_longest(snapshots, snapshots[1:])],
+        snapshots=zip_longest(snapshots, snapshots[1:]),
         form_error=error,
         given=page.request.POST,
         curl=curl("GET", f"/api/v1/datasets/{found.id}"),
         status=status,
         **EXPORT_CHOICES,
     )
-
-
-def _train_address(page: Page, snapshot: Snapshot) -> str:
-    return f"{page.url('new_run')}?{urlencode(queries.suggest_training(snapshot))}"
 
 
 @project_page("POST", role=Role.REVIEWER)
@@ -163,11 +162,19 @@ def snapshot(page: Page, snapshot_id: str) -> HttpResponse:
         rows=queries.read_entries(page.project, entries.items),
         after=after,
         next_after=entries.next_after,
-        train_address=_train_address(page, found),
+        uses=read_uses(found),
         others=[other for other in siblings if other.pk != found.pk],
         curl=curl("GET", f"/api/v1/snapshots/{found.id}/entries"),
         **EXPORT_CHOICES,
     )
+
+
+@project_page()
+def train_on_snapshot(page: Page, snapshot_id: str) -> HttpResponse:
+    """Lead to the form of a run on it, set to what it can teach now."""
+    found = queries.find_snapshot(page.project, page.caller, snapshot_id)
+    suggested = suggest_training(page.project, snapshot=found, hidden=page.hidden)
+    return redirect(f"{page.url('new_run')}?{urlencode(suggested)}")
 
 
 @project_page()

@@ -81,6 +81,7 @@ def _render_form(page: Page, form: RunForm, *, status: int = 200, fits: bool = F
         "console/new_run.html",
         form=form,
         readiness=readiness,
+        other_address=form.address_by(readiness.other_way),
         in_the_way=queries.find_active(page.project),
         outlook=read_outlook(page.project, recipe=form.recipe),
         curl=curl("POST", "/api/v1/runs", body),

@@ -100,7 +100,7 @@ class TestDoors:
         assert " style=" not in html
         assert 'data-go="d" aria-current="page"' in html
 
-    @pytest.mark.parametrize("address", [*PAGES, "/p/shop/exports/{export}/file"])
+    @pytest.mark.parametrize("address", [*PAGES, "/p/shop/exports/{export}/file", "/p/shop/snapshots/{snapshot}/train"])
     def test_others_do_not(
         self, address: str, ids: dict[str, str], stranger_browser: Client, anonymous_browser: Client
     ) -> None:
@@ -120,7 +120,9 @@ class TestDoors:
     def test_changes_cannot_be_linked_to(self, address: str, ids: dict[str, str], owner_browser: Client) -> None:
         assert owner_browser.get(address.format(**ids)).status_code == 405
 
-    @pytest.mark.parametrize("address", [*PAGES[1:4], PAGES[6], "/p/shop/exports/{export}/file"])
+    @pytest.mark.parametrize(
+        "address", [*PAGES[1:4], PAGES[6], "/p/shop/exports/{export}/file", "/p/shop/snapshots/{snapshot}/train"]
+    )
     def test_what_is_not_there(self, address: str, agent: Agent, owner_browser: Client) -> None:
         nobody = "00000000000000000000000000"
         named = {"dataset": f"dset_{nobody}", "snapshot": f"snap_{nobody}"}
@@ -131,7 +133,7 @@ class TestDoors:
         self, owner_browser: Client, owner: User, project: Project, ids: dict[str, str]
     ) -> None:
         Project.objects.create(team=project.team, name="Other", slug="other")
-        for address in (*PAGES[1:4], PAGES[6], "/p/shop/exports/{export}/file"):
+        for address in (*PAGES[1:4], PAGES[6], "/p/shop/exports/{export}/file", "/p/shop/snapshots/{snapshot}/train"):
             other = address.replace("/p/shop/", "/p/other/")
             assert owner_browser.get(other.format(**ids)).status_code == 404
 
@@ -385,16 +387,3 @@ class TestImports:
     def test_it_is_cancelled(self, trainer_browser: Client, source: Import) -> None:
         trainer_browser.post(f"{IMPORTS}/{source.id}/cancel")
         assert "cancelled" in trainer_browser.get(f"{IMPORTS}/{source.id}").content.decode()
-
-
-def test_what_has_no_reward_or_no_tokens_is_trained_on_by_imitation(
-    trainer_browser: Client, owner: User, dataset: Dataset, snapshot: Snapshot, add_trajectory: AddTrajectory
-) -> None:
-    usual = f"/p/shop/runs/new?selection.snapshot={snapshot.id}"
-    assert f'href="{usual}"' in trainer_browser.get(f"/p/shop/snapshots/{snapshot.id}").content.decode()
-    bare = DatasetFactory.create(project=dataset.project, name="Bare")
-    MemberFactory.create(dataset=bare, trajectory=add_trajectory(reward=None))
-    taken = take_snapshot(dataset=bare, caller=Caller(user=owner))
-    imitating = f'href="/p/shop/runs/new?selection.snapshot={taken.id}&amp;recipe.algorithm=sft"'
-    for address in (f"/p/shop/snapshots/{taken.id}", f"/p/shop/datasets/{bare.id}"):
-        assert imitating in trainer_browser.get(address).content.decode()

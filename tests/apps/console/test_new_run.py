@@ -137,13 +137,16 @@ def test_the_address_of_the_form_says_only_what_was_chosen(trainer_browser: Clie
     assert "HX-Replace-Url" not in trainer_browser.get("/p/shop/runs/new").headers
 
 
-def test_old_answers_are_said_to_teach_through_their_labels(
+def test_where_nothing_is_ready_the_form_offers_what_would_learn_something(
     trainer_browser: Client, add_trajectory: Callable[..., Trajectory]
 ) -> None:
-    add_trajectory(reward=1.0, step={"version": None})
-    assert "choose “accepted and corrected answers (SFT)”" in trainer_browser.get("/p/shop/runs/new").content.decode()
-    imitating = trainer_browser.get("/p/shop/runs/new?recipe.algorithm=sft").content.decode()
-    assert "choose “" not in imitating
+    add_trajectory(reward=1.0, step={"version": None})  # spoken by nobody whose answers are fresh
+    html = trainer_browser.get("/p/shop/runs/new?selection.min_reward=0.5&recipe.estimator=rloo").content.decode()
+    offered = re.search(r'could learn from <a href="([^"]+)">accepted and corrected answers \(SFT\)</a>', html)
+    assert offered is not None
+    assert offered[1].replace("&amp;", "&") == "?selection.min_reward=0.5&recipe.algorithm=sft"
+    imitating = trainer_browser.get(f"/p/shop/runs/new{offered[1].replace('&amp;', '&')}").content.decode()
+    assert "could learn from" not in imitating
     assert '<span class="ready-count">1</span>' in imitating
 
 
