@@ -7,19 +7,27 @@ limit is in `bodies.py`, where it can be told in the client's dialect. Used by `
 import asyncio
 import re
 from asyncio.events import TimerHandle
+from collections.abc import Sized
 
 import structlog
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 log = structlog.get_logger(__name__)
 
 HEAD_S = 20.0
 MAX_HEAD_BYTES = 64 * 1024
+MOST_AHEAD = 100  # requests of one connection that wait for the answers before theirs; more are not read
 STALL_S = 60.0  # so long a client may take nothing of what waits for it
 PROBE_EVERY_S = 0.25
 _INTERIM = b"HTTP/1.1 100 Continue\r\n\r\n"  # every client has to skip it, however often it comes
 _UPGRADE = re.compile(rb"\r\nupgrade:([^\r\n]*)", re.IGNORECASE)
+_NO_REQUEST_WORDS = b"What came is no HTTP request.\n"
+_NO_REQUEST = b"HTTP/1.1 400 Bad Request\r\nconnection: close\r\ncontent-length: %d\r\n\r\n%b" % (
+    len(_NO_REQUEST_WORDS),
+    _NO_REQUEST_WORDS,
+)
 _TIMEOUT = b"HTTP/1.1 408 Request Timeout\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
 _TOO_LARGE_WORDS = b"The request's address and headers are larger than %d KiB together.\n" % (MAX_HEAD_BYTES // 1024)
 _TOO_LARGE = b"HTTP/1.1 431 Request Header Fields Too Large\r\nconnection: close\r\ncontent-length: %d\r\n\r\n%b" % (
@@ -71,9 +79,22 @@ def speak_http_1_0(app: ASGIApp, cycle: RequestResponseCycle) -> ASGIApp:
     return answer
 
 
+class BoundedFlow(FlowControl):
+    """Uvicorn reads on after each answer, however many requests wait: a client that asks ahead faster than it is
+    answered would fill the memory with them."""
+
+    def __init__(self, transport: asyncio.Transport, *, waiting: Sized) -> None:
+        super().__init__(transport)
+        self._waiting = waiting
+
+    def resume_reading(self) -> None:
+        if len(self._waiting) <= MOST_AHEAD:
+            super().resume_reading()
+
+
 class GuardedProtocol(HttpToolsProtocol):
     """One connection with its clocks: for the head that is coming in, for bytes that do not go out, for a client of
-    whom nobody knows whether it is there.
+    whom nobody knows whether it is there. What comes before, between and after bodies has a measure.
 
     Uvicorn pauses whoever sends while too much waits to go out, so a client that does not read costs its buffers only
     (64 KiB here, the sockets', the engine's) until the clock ends the call, which is then kept as aborted.
@@ -82,12 +103,14 @@ class GuardedProtocol(HttpToolsProtocol):
     _head_clock: TimerHandle | None = None
     _stall_clock: TimerHandle | None = None
     _probe_clock: TimerHandle | None = None
-    _n_head_bytes = 0
+    _n_head_bytes = 0  # since the last that were known for a body's
     _is_in_head = True
+    _is_in_body = False
     _answered: RequestResponseCycle | None = None  # `cycle` is the last request, of a client that asks ahead
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        self.flow = BoundedFlow(transport, waiting=self.pipeline)
         self._head_clock = self.loop.call_later(HEAD_S, self._end_head)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -112,15 +135,14 @@ class GuardedProtocol(HttpToolsProtocol):
         return True
 
     def data_received(self, data: bytes) -> None:
-        if self.cycle is None or not self.cycle.more_body:
+        if not self._is_in_body:
             data = hide_upgrade(data)
-            self._n_head_bytes += len(data)
+        self._n_head_bytes += len(data)
         super().data_received(data)
-        if self._is_in_head:  # most heads come whole and need no clock
-            if self._head_clock is None:
-                self._head_clock = self.loop.call_later(HEAD_S, self._end_head)
-            if self._n_head_bytes > MAX_HEAD_BYTES and not self.transport.is_closing():
-                self._refuse(_TOO_LARGE, reason="head too large")
+        if self._is_in_head and self._head_clock is None:  # most heads come whole and need no clock
+            self._head_clock = self.loop.call_later(HEAD_S, self._end_head)
+        if self._n_head_bytes > MAX_HEAD_BYTES and not self.transport.is_closing():
+            self._refuse(_TOO_LARGE, reason="head too large")
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
@@ -130,17 +152,30 @@ class GuardedProtocol(HttpToolsProtocol):
         if self._n_head_bytes > MAX_HEAD_BYTES and self._measure_head() > MAX_HEAD_BYTES:  # else it was a body's start
             log.warning("client.cut_off", client=str(self.client), reason="head too large")
             self.app = refuse_head  # for good: this answer ends the connection
-        self._is_in_head = False
+        self._is_in_head, self._is_in_body = False, True
         self._n_head_bytes = 0
         if self._head_clock is not None:
             self._head_clock.cancel()
             self._head_clock = None
         super().on_headers_complete()
+        if not self.parser.should_upgrade():
+            self.headers = []  # of the fields after a body, which are none of the request's
+
+    def on_body(self, body: bytes) -> None:
+        self._n_head_bytes = 0
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        self._is_in_body = False
+        super().on_message_complete()
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
         if self.transport.is_closing():
             self._watch_stall()
+
+    def send_400_response(self, msg: str) -> None:
+        self._refuse(_NO_REQUEST, reason=msg)
 
     def timeout_keep_alive_handler(self) -> None:
         super().timeout_keep_alive_handler()
@@ -189,7 +224,8 @@ class GuardedProtocol(HttpToolsProtocol):
 
     def _refuse(self, answer: bytes, *, reason: str) -> None:
         log.warning("client.cut_off", client=str(self.client), reason=reason)
-        if self._find_answered() is None:  # else these words would stand in the midst of others
+        answered = self._find_answered()
+        if answered is None or not answered.response_started:  # else these words would stand in the midst of others
             self.transport.write(answer)
         self.transport.close()
 
