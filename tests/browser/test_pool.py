@@ -47,6 +47,28 @@ async def test_rows_are_chosen_by_key_and_keep_their_place(
     assert window.complaints == []
 
 
+async def test_box_and_selects_tell_the_same_search(
+    window: Window, owner: User, add_trajectory: Callable[..., Trajectory]
+) -> None:
+    await sync_to_async(add_trajectory)(title="asleep", state="open", completed_at=None)
+    await sync_to_async(add_trajectory)(title="awake")
+    await window.log_in(owner.email, PASSWORD)
+    await window.open("/p/shop/trajectories?q=is:open")
+    page, box, state = window.page, window.page.get_by_label("Search"), window.page.get_by_label("State is:")
+    await expect(state).to_have_value("open")
+    await expect(page.locator("#rows")).to_contain_text("asleep")
+    await window.shoot("search-and-selects")
+    for chosen, said in (("complete", "is:complete"), ("", "")):
+        await state.select_option(chosen)
+        await expect(box).to_have_value(said)
+    await expect(page).to_have_url(f"{window.base_url}/p/shop/trajectories")
+    await box.fill("is:open reward:none")
+    await box.press("Enter")
+    await expect(page).to_have_url(f"{window.base_url}/p/shop/trajectories?q=is%3Aopen+reward%3Anone")
+    await expect(state).to_have_value("open")
+    await expect(page.locator("#f-rewarded")).to_have_value("no")
+
+
 async def test_a_refused_change_keeps_the_search_and_the_choice(
     window: Window, owner: User, add_trajectory: Callable[..., Trajectory]
 ) -> None:

@@ -1,22 +1,18 @@
-"""What the list of trajectories shows: the search in its address, one page of what it finds, and a strip of time."""
+"""What the list of trajectories shows: one page of what a search finds, and a strip of time."""
 
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
-from django.http import QueryDict
-
 from apps.accounts.models import Agent, Project
 from apps.console.queries.counting import Count
-from apps.core.errors import InvalidInput, NotFound
+from apps.core.errors import NotFound
 from apps.core.ids import is_id
-from apps.core.texts import is_storable
 from apps.trajectories.blindness import NOTHING, Hidden
-from apps.trajectories.models import Channel, Trajectory, TrajectoryState
-from apps.trajectories.search.language import Filter, Query, Term, parse_query
-from apps.trajectories.search.services import Found, TooSlow, find_matching, find_page, name_terms, patience
+from apps.trajectories.models import Trajectory
+from apps.trajectories.search.language import Filter, Query, Term
+from apps.trajectories.search.services import Found, TooSlow, find_matching, find_page, patience
 
 PER_PAGE = 50
-REWARDED = {"yes": "rewarded", "no": "not rewarded", "good": "above 0", "bad": "below 0"}
 STRIP_LIMIT = 1000
 STRIP_MS = 100  # the strip is decoration: rather none than a page that waits
 MOST_BARS = 40
@@ -26,34 +22,6 @@ WIDTHS = (
     *(n * HOUR for n in (1, 3, 6, 12)),
     *(n * DAY for n in (1, 2, 7, 30, 90, 365)),
 )
-_REWARD_TERMS = {"yes": (":", "any"), "no": (":", "none"), "good": (">", "0"), "bad": ("<", "0")}
-
-
-@dataclass(frozen=True, kw_only=True)
-class Filters:
-    """What the address asks for beside its search; "" means all."""
-
-    agent: str = ""
-    channel: str = ""
-    state: str = ""
-    rewarded: str = ""
-    before: str = ""
-    q: str = ""
-
-    @property
-    def is_narrowed(self) -> bool:
-        return bool(self.agent or self.channel or self.state or self.rewarded or self.q.strip())
-
-    def read_query(self) -> Query:
-        """Return all of it as one search. Raises SearchError."""
-        return Query(terms=(*parse_query(self.q).terms, *self._terms()))
-
-    def _terms(self) -> list[Term]:
-        terms: list[Term] = [*name_terms(agent=self.agent, channel=self.channel, state=self.state)]
-        if self.rewarded:
-            operator, value = _REWARD_TERMS[self.rewarded]
-            terms.append(Filter(field="reward", operator=operator, values=(value,)))
-        return terms
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,23 +44,6 @@ class Strip:
 
     count: Count
     bars: list[Bar]
-
-
-def read_filters(query: QueryDict) -> Filters:
-    """Read the filters; raise InvalidInput for a value that no filter has."""
-    given = {name: query.get(name, "") for name in Filters.__dataclass_fields__}
-    filters = Filters(**{name: value if name == "q" else value.strip() for name, value in given.items()})
-    if not is_storable(filters.agent):
-        raise InvalidInput("agent is not a filter with these characters", field="agent")
-    _check("channel", filters.channel, Channel.values)
-    _check("state", filters.state, TrajectoryState.values)
-    _check("rewarded", filters.rewarded, list(REWARDED))
-    return filters
-
-
-def _check(name: str, value: str, allowed: list[str]) -> None:
-    if value and value not in allowed:
-        raise InvalidInput(f"{name}={value} is not a filter; use one of {', '.join(allowed)}", field=name)
 
 
 def list_trajectories(project: Project, query: Query, *, before: str, hidden: Hidden) -> Found:

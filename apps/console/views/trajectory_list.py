@@ -11,6 +11,7 @@ from apps.console import table_look
 from apps.console.bulk_form import BulkForm
 from apps.console.page import Page, project_page
 from apps.console.queries import trajectories as queries
+from apps.console.queries.filters import list_selects, read_filters
 from apps.console.queries.imports import find_imported
 from apps.console.replies import with_toast
 from apps.console.snippets import curl
@@ -20,7 +21,6 @@ from apps.feedback.bulk import ACTIONS
 from apps.feedback.queues.services import list_open_queues
 from apps.trajectories.bulk.actions import DELETE
 from apps.trajectories.bulk.services import UNDO_FOR
-from apps.trajectories.models import Channel, TrajectoryState
 from apps.trajectories.search import views as saved_views
 from apps.trajectories.search.fields import FIELDS
 from apps.trajectories.search.language import Filter, Query, SearchError
@@ -35,7 +35,7 @@ def trajectories(page: Page) -> HttpResponse:
     cannot be done.
     """
     if page.request.method != "POST":
-        return _render_list(page, BulkForm())
+        return _answer_form(page) or _render_list(page, BulkForm())
     if "save_view" in page.request.POST:
         return _save_view(page)
     try:
@@ -44,6 +44,17 @@ def trajectories(page: Page) -> HttpResponse:
         raise
     except ServiceError as error:
         return _render_list(page, BulkForm.of_data(page.request.POST, refused=error), status=error.status)
+
+
+def _answer_form(page: Page) -> HttpResponse | None:
+    """Lead from what the form of the search sent to the address of what it says; None for any other address."""
+    filters = read_filters(page.request.GET)
+    if filters.was is None:
+        return None
+    try:
+        return HttpResponseRedirect(_address_of(page, filters.showing(filters.read_query()).q))
+    except SearchError:
+        return None
 
 
 def _do_with_rows(page: Page) -> HttpResponse:
@@ -57,7 +68,7 @@ def _do_with_rows(page: Page) -> HttpResponse:
         page.require(Role.TRAINER)
         chosen = Query(terms=(Filter(field="id", operator=":", values=form.ids),))
         return HttpResponseRedirect(f"{page.url('exports')}?{urlencode({'q': str(chosen)})}#new-title")
-    query = str(queries.read_filters(page.request.GET).read_query()) if is_all else None
+    query = str(read_filters(page.request.GET).read_query()) if is_all else None
     if "unasked" in data and (is_all or form.action == DELETE.name):
         return page.ask(bulk.find_question(page, form, query=query))
     return bulk.start(page, form, query=query)
@@ -76,12 +87,13 @@ def _save_view(page: Page) -> HttpResponse:
 
 
 def _render_list(page: Page, form: BulkForm, *, status: int = 200, **more: Any) -> HttpResponse:
-    filters = queries.read_filters(page.request.GET)
+    filters = read_filters(page.request.GET)
     fault: SearchError | TooSlow | None = None
     query = Query()
     strip = None
     try:
         query = filters.read_query()
+        filters = filters.showing(query)
         found = queries.list_trajectories(page.project, query, before=filters.before, hidden=page.hidden)
         strip = None if found.is_walked else queries.read_strip(page.project, query, hidden=page.hidden)
     except (SearchError, TooSlow) as error:
@@ -101,10 +113,7 @@ def _render_list(page: Page, form: BulkForm, *, status: int = 200, **more: Any) 
         fields=FIELDS.values(),
         look=table_look.read_look(page.user),
         densities=table_look.DENSITIES.items(),
-        agents=queries.agent_choices(page.project),
-        channels=Channel.choices,
-        states=TrajectoryState.choices,
-        rewarded=queries.REWARDED.items(),
+        selects=list_selects(filters, agents=queries.agent_choices(page.project)),
         actions=[action for action in ACTIONS.values() if page.role.includes(action.role)],
         datasets=list(page.project.datasets.order_by("name")[:100]),
         queues=list_open_queues(page.project),

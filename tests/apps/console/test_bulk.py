@@ -136,7 +136,7 @@ def test_what_cannot_be_started_says_why_beside_its_field_and_keeps_choice_and_s
     assert response.status_code in {400, 404}
     assert not BulkJob.objects.exists()
     assert find_told(html) == (field, words)
-    assert 'value="reward:none"' in html
+    assert 'value="reward:none agent:clerk"' in html
     assert '<option value="clerk" selected>' in html
     assert ">refund</a>" not in html
     assert [row.pk for row in rows if f'value="{row.pk}" form="bulk" checked' in html] == [rows[0].pk]

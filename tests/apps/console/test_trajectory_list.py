@@ -32,7 +32,7 @@ def test_a_search_stands_in_the_address(owner_browser: Client, add_trajectory: A
     response = owner_browser.get(LIST, {"q": "reward<0.3", "agent": "clerk"})
     html = response.content.decode()
     assert titles(html, "good", "bad") == {"bad"}
-    assert 'value="reward&lt;0.3"' in html
+    assert 'value="reward&lt;0.3 agent:clerk"' in html
     assert "/api/v1/trajectories?q=reward%3C0.3%20agent%3Aclerk" in html
 
 
