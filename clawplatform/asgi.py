@@ -15,11 +15,12 @@ from channels.security.websocket import AllowedHostsOriginValidator
 from starlette.types import ASGIApp
 
 from apps.console.routing import websocket_urlpatterns
+from apps.core.bodies import BoundedBodies
 from apps.core.threads import KeptThreads
 from apps.gateway.app import GatewayDoor
 from clawplatform import celery as celery
 
 sockets = AllowedHostsOriginValidator(AuthMiddlewareStack(URLRouter(websocket_urlpatterns)))
-pages = KeptThreads(cast("ASGIApp", django_application))
+pages = BoundedBodies(KeptThreads(cast("ASGIApp", django_application)))
 rest = ProtocolTypeRouter({"http": pages, "websocket": sockets})
 application = GatewayDoor(cast("ASGIApp", rest))  # Channels' stubs type the scope more narrowly than ASGI does

@@ -89,10 +89,15 @@ def problem(
     headers: dict[str, str] | None = None,
 ) -> Response:
     """Return one problem: `type`, `title`, `status`, `detail`, and `field` / `errors` where they help."""
-    body: dict[str, Any] = {"type": f"about:blank#{code}", "title": code.replace("_", " "), "status": status}
-    body |= {"code": code, "detail": detail}
+    body = describe_problem(status=status, code=code, detail=detail)
     if field:
         body["field"] = field
     if errors:
         body["errors"] = errors
     return Response(body, status=status, content_type=CONTENT_TYPE, headers=headers)
+
+
+def describe_problem(*, status: int, code: str, detail: str) -> dict[str, Any]:
+    """Return what every problem says."""
+    told = {"type": f"about:blank#{code}", "title": code.replace("_", " ")}
+    return {**told, "status": status, "code": code, "detail": detail}
