@@ -23,7 +23,7 @@ STALL_S = 60.0  # so long a client may take nothing of what waits for it
 PROBE_EVERY_S = 0.25
 _INTERIM = b"HTTP/1.1 100 Continue\r\n\r\n"  # every client has to skip it, however often it comes
 _UPGRADE = re.compile(rb"\r\nupgrade:([^\r\n]*)", re.IGNORECASE)
-_NO_REQUEST_WORDS = b"What came is no HTTP request.\n"
+_NO_REQUEST_WORDS = b"What came cannot be taken as a request.\n"
 _NO_REQUEST = b"HTTP/1.1 400 Bad Request\r\nconnection: close\r\ncontent-length: %d\r\n\r\n%b" % (
     len(_NO_REQUEST_WORDS),
     _NO_REQUEST_WORDS,
@@ -173,6 +173,12 @@ class GuardedProtocol(HttpToolsProtocol):
         super().on_response_complete()
         if self.transport.is_closing():
             self._watch_stall()
+
+    def handle_websocket_upgrade(self) -> None:
+        if self._find_answered() is None:
+            super().handle_websocket_upgrade()
+        else:  # the socket would have the connection, and the call before it would never hear that its client left
+            self._refuse(_NO_REQUEST, reason="asks for a socket before its answer")
 
     def send_400_response(self, msg: str) -> None:
         self._refuse(_NO_REQUEST, reason=msg)

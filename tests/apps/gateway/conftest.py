@@ -40,14 +40,14 @@ class QuickServer(uvicorn.Server):
 class GatewayServer:
     """Uvicorn with the door, in a thread; everything that is not the gateway's answers `rest`."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, has_sockets: bool = False) -> None:
         self.door = GatewayDoor(PlainTextResponse("rest"))
         config = uvicorn.Config(
             self.door,
             port=0,
             lifespan="on",
             log_config=None,
-            ws="none",
+            ws="auto" if has_sockets else "none",
             http=GuardedProtocol,
             timeout_graceful_shutdown=3,
         )

@@ -114,3 +114,22 @@ def test_a_client_that_asks_far_ahead_is_read_as_it_is_answered(
         sender.join()
     assert guard.MOST_AHEAD < n_waiting < n_asked / 2  # what one read brings, and no more
     assert only_exchange().status == ExchangeStatus.COMPLETE
+
+
+@pytest.mark.parametrize("has_begun", [False, True])
+def test_who_asks_for_a_socket_before_its_answer_gets_neither(
+    world: None, engine: FakeEngine, secret: str, caplog: pytest.LogCaptureFixture, *, has_begun: bool
+) -> None:
+    engine.script.first_pause_s = 0.0 if has_begun else 5.0
+    engine.script.pieces, engine.script.pause_s = ["otter"] * 100, 0.1
+    body = json.dumps(chat(stream=True)).encode()
+    wish = b"GET /live HTTP/1.1\r\nhost: x\r\nconnection: Upgrade\r\nupgrade: websocket\r\n\r\n"
+    with GatewayServer(has_sockets=True) as gateway, connected(gateway) as client:
+        client.sendall(head(secret, length=len(body)) + body)
+        wait_until(lambda: engine.calls)
+        answer = client.recv(65536) if has_begun else b""
+        client.sendall(wish)
+        answer += read_all(client)
+        assert answer.count(b"HTTP/1.1 ") == 1
+        assert only_exchange().status == ExchangeStatus.ABORTED
+    assert not [record for record in caplog.records if record.exc_info]
