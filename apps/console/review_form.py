@@ -11,6 +11,7 @@ from typing import Any
 from django.http import QueryDict
 
 from apps.core.errors import InvalidInput
+from apps.feedback.models import Label
 from apps.feedback.queues.models import QueueItem
 from apps.feedback.queues.saying import TIE
 from apps.feedback.queues.services import BETTER
@@ -41,13 +42,20 @@ class Box:
     options: tuple[Option, ...] = ()
     low: float | None = None
     high: float | None = None
-    typed: str = ""  # a number that no button has
+    typed: str = ""  # an answer that no button has
     text: str = ""
 
     @property
     def said(self) -> str:
         """What is chosen or typed, in words."""
-        return next((option.words for option in self.options if option.is_chosen), self.typed)
+        chosen = next((option.words for option in self.options if option.is_chosen), "")
+        return chosen or ("−" + self.typed[1:] if self.typed.startswith("-") else self.typed)
+
+    @property
+    def line(self) -> str:
+        """The question and what is said to it, where that is more than words."""
+        colon = "" if self.words.endswith(("?", ":", ".", "!")) else ":"
+        return f"{self.words}{colon} {self.said}" if self.said else self.words
 
     @property
     def is_words(self) -> bool:
@@ -84,7 +92,7 @@ def _read_box(spec: FieldSpec, said: Mapping[str, Any]) -> Box:
         options=options,
         low=spec.low,
         high=spec.high,
-        typed=f"{value:.15g}" if is_typed and isinstance(value, float) else "",
+        typed=_type(value) if is_typed else "",
         text=said.get("text") or "",
     )
 
@@ -133,15 +141,34 @@ def tell_answers(item: QueueItem, answers: Mapping[str, Any], specs: Sequence[Fi
     if item.other is not None:
         return [read_sides(item, is_swapped=False, answers=answers)]
     known = {spec.name: spec for spec in specs}
-    return [
-        _read_box(known[name], said) if name in known else _tell_unknown(name, said) for name, said in answers.items()
-    ]
+    return [_tell(name, said, known) for name, said in answers.items()]
 
 
-def _tell_unknown(name: str, said: Mapping[str, Any]) -> Box:
+def tell_label(label: Label, known: Mapping[str, FieldSpec]) -> Box:
+    """Return what a label says, likewise."""
+    said = {"value": label.value if label.said is None else label.said, "text": label.text}
+    return _tell(label.field, said, known)
+
+
+def _tell(name: str, said: Mapping[str, Any], known: Mapping[str, FieldSpec]) -> Box:
+    if name in known:
+        return _read_box(known[name], said)
     value = said.get("value")
-    words = "" if value is None else f"{value:.15g}" if isinstance(value, float) else str(value)
-    return Box(name=name, words=name.replace("_", " "), help="", kind="", typed=words, text=said.get("text") or "")
+    typed = "" if value is None else _type(value)
+    return Box(name=name, words=name.replace("_", " "), help="", kind="", typed=typed, text=said.get("text") or "")
+
+
+def _type(value: Any) -> str:
+    """Write an answer as one would type it; a place in a ranking as words."""
+    match value:
+        case bool():
+            return "Yes" if value else "No"
+        case {"place": place, "of": of}:
+            return f"{place} of {of}"
+        case int() | float():
+            return f"{value:.15g}"
+        case _:
+            return str(value)
 
 
 def read_answers(form: QueryDict) -> dict[str, dict[str, Any]]:

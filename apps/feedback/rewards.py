@@ -22,9 +22,9 @@ def score_labels(*, trajectory: Trajectory, schema: ProjectSchema | None = None)
     return _score(_counting([trajectory.pk], schema), schema)
 
 
-def score_seen(caller: Caller, trajectory: Trajectory) -> Score:
+def score_seen(caller: Caller, trajectory: Trajectory, *, schema: ProjectSchema | None = None) -> Score:
     """Return what those of the trajectory's labels add up to that the caller may see now."""
-    schema = find_schema(trajectory.project_id)
+    schema = schema or find_schema(trajectory.project_id)
     return _score(_counting([trajectory.pk], schema).seen_by(caller, hidden=find_hidden(caller)), schema)
 
 

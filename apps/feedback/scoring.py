@@ -189,14 +189,15 @@ def _origin(score: Score) -> str | None:
     return "labels" if score.verdict else "steps"
 
 
-def explain(score: Score) -> str:
-    """Return the score in words for a person: "0.5 = mean of 2 human labels (1, 0); 1 label …"."""
+def explain(score: Score, *, words: Mapping[str, str] | None = None) -> str:
+    """Return the score in words for a person: "0.5 = mean of 2 human labels (1, 0); 1 label …". `words`: what fields
+    are called there, where that is not their name."""
     if score.reward is None:
         return "no reward yet: nobody has judged this"
     if score.verdict is None:
         n_steps = len(score.step_verdicts)
         return f"{_figure(score.reward)} = mean of the rewards of {n_steps} {_plural('step', n_steps)}"
-    return explain_verdict(score.verdict) + _explain_steps_left_out(score)
+    return explain_verdict(score.verdict, words=words) + _explain_steps_left_out(score)
 
 
 def _explain_steps_left_out(score: Score) -> str:
@@ -207,17 +208,18 @@ def _explain_steps_left_out(score: Score) -> str:
     return f"; what was said of {steps} does not count here: labels of the whole, by whomever, go before its steps'"
 
 
-def explain_verdict(verdict: Verdict) -> str:
-    """Return one target's verdict in words."""
+def explain_verdict(verdict: Verdict, *, words: Mapping[str, str] | None = None) -> str:
+    """Return one target's verdict in words, likewise."""
     if verdict.n_spans:
         return (
             f"{_figure(verdict.reward)} = mean of the rewards of {verdict.n_spans} {_plural('span', verdict.n_spans)}"
         )
     if len(verdict.fields) == 1:
         return _explain_field(verdict.fields[0])
-    parts = [f"{term.field} {_times(term.reward, term.weight)}" for term in verdict.fields]
+    named = [((words or {}).get(term.field, term.field), term) for term in verdict.fields]
+    parts = [f"{name} {_times(term.reward, term.weight)}" for name, term in named]
     total = sum(term.weight for term in verdict.fields)
-    each = "; ".join(f"{term.field}: {_explain_field(term)}" for term in verdict.fields)
+    each = "; ".join(f"{name}: {_explain_field(term)}" for name, term in named)
     return f"{_figure(verdict.reward)} = {_over(parts, total)}; {each}"
 
 

@@ -6,9 +6,11 @@ from django.db.models import Q
 
 from apps.accounts.access import Caller
 from apps.accounts.models import Project, Role, User
+from apps.console.review_form import Box, tell_label
 from apps.core.errors import NotFound
 from apps.feedback.models import Label, LabelQuerySet, Source
 from apps.feedback.rewards import score_seen
+from apps.feedback.schemas import find_schema
 from apps.feedback.score_schema import REWARD_FIELD
 from apps.feedback.scoring import explain
 from apps.trajectories.blindness import Hidden
@@ -19,9 +21,10 @@ SHOWN = 50
 
 @dataclass(frozen=True, kw_only=True)
 class RewardPanel:
-    """The labels that stand, each with whether this person may take it back, their own reward, and the sum in words."""
+    """The labels that stand, each with what it says in the schema's words and whether this person may take it back,
+    their own reward, and the sum in words."""
 
-    labels: list[tuple[Label, bool]]
+    labels: list[tuple[Label, Box, bool]]
     is_cut: bool  # there are older ones
     own: Label | None
     n_step_labels: int
@@ -49,12 +52,16 @@ def read_panel(trajectory: Trajectory, *, caller: Caller, role: Role, hidden: Hi
     own = [label for label in labels if _is_own(label, caller.user) and label.field == REWARD_FIELD]
     n_steps = seen.exclude(step=None).order_by().values("step_id").distinct().count()
     orders = role.includes(Role.TRAINER)
+    schema = find_schema(trajectory.project_id)
+    known = {spec.name: spec for spec in schema.fields.fields}
     return RewardPanel(
-        labels=[(label, orders or _is_own(label, caller.user)) for label in labels],
+        labels=[(label, tell_label(label, known), orders or _is_own(label, caller.user)) for label in labels],
         is_cut=len(newest) > SHOWN,
         own=own[-1] if own else None,
         n_step_labels=n_steps,
-        explanation=explain(score_seen(caller, trajectory)),
+        explanation=explain(
+            score_seen(caller, trajectory, schema=schema), words={name: spec.words for name, spec in known.items()}
+        ),
     )
 
 

@@ -1,20 +1,20 @@
 """What was said of a trajectory beside what its reward adds up from: words, and all of its steps and spans of words."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from django.db.models import Q
 
 from apps.accounts.access import Caller
 from apps.accounts.models import Project, Role, User
-from apps.console.review_form import Box, read_boxes
+from apps.console.review_form import Box, read_boxes, tell_label
 from apps.core.errors import InvalidInput, NotFound
 from apps.feedback import services
 from apps.feedback.models import Label, Source
 from apps.feedback.preferences.models import Preference
 from apps.feedback.schemas import find_schema
-from apps.feedback.score_schema import FieldKind
+from apps.feedback.score_schema import FieldKind, FieldSpec
 from apps.feedback.services import Span
 from apps.trajectories.blindness import Hidden
 from apps.trajectories.messages import spoken_text
@@ -32,14 +32,11 @@ class Said:
     """One standing label: of what, and whether this person may take it back."""
 
     label: Label
+    told: Box
     quote: str  # the words that it is about, cut to what a line holds
     words: str  # all of them, and in which place of those where they stand; "" where they are too many to be marked
     place: int
     may_take_back: bool
-
-    @property
-    def answer(self) -> object:
-        return self.label.value if self.label.said is None else self.label.said
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,10 +64,11 @@ def read_panel(trajectory: Trajectory, *, caller: Caller, role: Role, hidden: Hi
     pairs = pairs.select_related(
         "author", "key", "step", "trajectory", "rejected_trajectory", "chosen_version", "rejected_version"
     ).defer(*_HEAVY_OF_STEP)
-    fields = [spec for spec in find_schema(trajectory.project_id).fields.fields if spec.kind != FieldKind.RANKING]
+    known = {spec.name: spec for spec in find_schema(trajectory.project_id).fields.fields}
+    fields = [spec for spec in known.values() if spec.kind != FieldKind.RANKING]
     orders = role.includes(Role.TRAINER)
     return SaidPanel(
-        said=[_show(label, user=caller.user, orders=orders) for label in labels[:SHOWN]],
+        said=[_show(label, known=known, user=caller.user, orders=orders) for label in labels[:SHOWN]],
         n_more=max(0, len(labels) - SHOWN),
         preferences=[(row, orders or row.author == caller.user) for row in pairs.order_by("-pk")[:20]],
         boxes=read_boxes(fields, {}),
@@ -89,11 +87,12 @@ def read_hints(
     return found
 
 
-def _show(label: Label, *, user: User | None, orders: bool) -> Said:
+def _show(label: Label, *, known: Mapping[str, FieldSpec], user: User | None, orders: bool) -> Said:
     is_own = label.author == user and label.source == Source.HUMAN
     words, place = _find_words(label)
     return Said(
         label=label,
+        told=tell_label(label, known),
         quote=words if len(words) <= QUOTED else f"{words[: QUOTED - 1]}…",
         words=words if len(words) <= MARKED else "",
         place=place,
@@ -128,6 +127,12 @@ def find_span(step: Step, words: str, *, place: int = 0) -> Span:
         )
     start = found[min(place, len(found) - 1)]
     return start, start + len(words)
+
+
+def name_fields(project: Project, names: Iterable[str]) -> str:
+    """Return what the score schema of now calls these fields; one that it has no more speaks for itself."""
+    known = {spec.name: spec.words for spec in find_schema(project.pk).fields.fields}
+    return ", ".join(known.get(name, name.replace("_", " ")) for name in names)
 
 
 def find_label(project: Project, caller: Caller, label_id: str) -> Label:

@@ -65,16 +65,6 @@ def signed(value: float | None) -> str:
     return f"{'+' if value > 0 else '−'}{text}"
 
 
-@register.filter
-def said(value: object) -> str:
-    """An answer on its field's own scale: `yes`, `4`, `helpful`, `2 of 4`."""
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, dict) and "place" in value:
-        return f"{value['place']} of {value.get('of')}"
-    return f"{value:g}" if isinstance(value, (int, float)) else str(value)
-
-
 register.filter(name_setting)
 
 

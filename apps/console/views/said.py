@@ -51,9 +51,8 @@ def say(page: Page, trajectory_id: str) -> HttpResponse:
     ]
     labels = add_labels(caller=page.caller, trajectory=found, answers=answers)
     undo = page.url("undo_said", labels[0].pk) if len(labels) == 1 else ""
-    return _show_again(
-        page, trajectory_id, step_id=step.pk if step else "", message=f"Said: {', '.join(given)}", undo=undo
-    )
+    message = f"Said: {said.name_fields(page.project, given)}"
+    return _show_again(page, trajectory_id, step_id=step.pk if step else "", message=message, undo=undo)
 
 
 @project_page("POST", role=Role.REVIEWER)
@@ -68,7 +67,7 @@ def unsay(page: Page, label_id: str, *, is_undo: bool = False) -> HttpResponse:
         page,
         label.trajectory_id,
         step_id=label.step_id or "",
-        message=f"{'Undone' if is_undo else 'Taken back'}: {label.field}",
+        message=f"{'Undone' if is_undo else 'Taken back'}: {said.name_fields(page.project, [label.field])}",
     )
 
 

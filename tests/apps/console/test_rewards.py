@@ -128,14 +128,17 @@ def test_answers_in_other_fields_and_end_users_are_shown(
     reviewer_browser: Client, trainer: User, mate: User, key: ApiKey, trajectory: Trajectory
 ) -> None:
     fields = [
-        {"name": "stars", "kind": "scale", "low": 1, "high": 5, "weight": 3},
-        {"name": "polite", "kind": "binary"},
+        {"name": "stars", "kind": "scale", "low": 1, "high": 5, "weight": 3, "title": "How many stars?"},
+        {"name": "was_polite", "kind": "binary"},
     ]
     change_schema(caller=Caller(user=trainer), project=trajectory.project, definition={"fields": fields})
-    answers = [Answer(field="stars", value=4), Answer(field="polite", value=False)]
+    answers = [Answer(field="stars", value=4), Answer(field="was_polite", value=False)]
     add_labels(caller=Caller(user=mate), trajectory=trajectory, answers=answers)
     add_label(caller=Caller(key=key), trajectory=trajectory, value=1, source="end_user", end_user="ann")
     html = reviewer_browser.get(f"/p/shop/trajectories/{trajectory.id}").content.decode()
-    for words in ("stars: 4", "polite: no", ">ann<", "0.3 = (reward 1 + stars 0.5"):
+    for words in ("How many stars? 4", "was polite: No", ">ann<", "0.3 = (Reward 1 + How many stars? 0.5"):
         assert words in html
+    assert "was_polite<" not in html
+    change_schema(caller=Caller(user=trainer), project=trajectory.project, definition={"fields": fields[:1]})
+    assert "was polite: No" in reviewer_browser.get(f"/p/shop/trajectories/{trajectory.id}").content.decode()
     assert 'id="judge-good" name="value" value="1" data-key="+" aria-pressed="false"' in html

@@ -17,6 +17,7 @@ from apps.feedback.preferences.services import add_correction
 from apps.feedback.queues.filling import add_trajectories
 from apps.feedback.queues.services import create_queue
 from apps.feedback.queues.working import take_review
+from apps.feedback.rescoring import change_schema
 from apps.feedback.services import Answer, Author, add_label, write_answers
 from apps.trajectories.models import Step, Trajectory
 
@@ -58,6 +59,27 @@ def test_htmx_gets_the_panel_and_an_undo(reviewer_browser: Client, page: str) ->
     assert "+1.00" in html.split('id="reward-panel"')[1]
     assert html.count("formaction=") == 1  # the label stands in one of the two panels
     assert "/unsay/undo" in answer["HX-Trigger"]
+
+
+def test_the_panel_speaks_in_the_schemas_words(
+    reviewer_browser: Client, page: str, step: Step, trainer: User, project: Project
+) -> None:
+    choices = [{"name": "so_so", "title": "So so"}, {"name": "very_good"}]
+    fields = [{"name": "tone_of_it", "kind": "choice", "title": "Which tone?", "choices": choices}]
+    change_schema(caller=Caller(user=trainer), project=project, definition={"fields": fields})
+    form = {"step": step.id, "words": "late", "v-tone_of_it": '"so_so"', "t-comment": "hm"}
+    html = reviewer_browser.post(f"{page}/say", form, follow=True).content.decode()
+    for words in (
+        "Said: Which tone?, Comment",
+        '<span class="strong">Which tone? So so</span>',
+        'data-about="Which tone? So so"',
+        'data-about="Comment. hm"',
+        'Take back<span class="visually-hidden"> Which tone? by',
+    ):
+        assert words in html, words
+    label = Label.objects.get(field="tone_of_it")
+    undone = reviewer_browser.post(f"/p/shop/labels/{label.pk}/unsay", follow=True).content.decode()
+    assert "Taken back: Which tone?" in undone
 
 
 def test_what_a_step_is_worth_follows_what_is_said_of_it(reviewer_browser: Client, page: str, step: Step) -> None:
