@@ -95,7 +95,7 @@ async def test_words_that_somebody_spoke_of_are_marked(window: Window, mate: Use
     await window.open(f"/p/shop/trajectories/{tries[0].pk}")
     mark = page.locator(".said-mark")
     await expect(mark).to_have_text("is late")
-    await expect(mark).to_have_attribute("title", "comment. not true")
+    await expect(mark).to_have_attribute("title", "Comment. not true")
     await mark.click()
     await expect(page.locator(f"#{label.pk}")).to_be_in_viewport()
     await page.locator(f"#{label.pk}").get_by_role("button", name="Take back").click()
