@@ -1,6 +1,7 @@
 """Rewards for many trajectories at once, and the table of everything that a bulk job can do. Knows no HTTP."""
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from apps.accounts.models import Project, Role
@@ -9,8 +10,8 @@ from apps.core.texts import NUL_OR_HALF, is_storable
 from apps.feedback.models import Label
 from apps.feedback.queues.bulk import QUEUE
 from apps.feedback.rescoring import RESCORE
-from apps.feedback.score_schema import MAX_TEXT, REWARD_FIELD
-from apps.feedback.services import add_label, take_back_label
+from apps.feedback.score_schema import MAX_TEXT
+from apps.feedback.services import add_label, undo_labels
 from apps.trajectories.bulk.actions import POOL_ACTIONS, Action, Outcomes, Settings, apply_each, caller_of, take_only
 from apps.trajectories.bulk.models import BulkJob
 from apps.trajectories.models import Trajectory
@@ -34,30 +35,18 @@ def _reward(job: BulkJob, rows: Sequence[Trajectory]) -> Outcomes:
 
     def reward_one(row: Trajectory) -> dict[str, Any]:
         label = add_label(caller=caller, trajectory=row, value=job.settings["value"], text=job.settings["text"])
-        earlier = Label.objects.filter(superseded_by=label).first()
-        return {"label": label.pk, "value": earlier.value if earlier else None, "text": earlier.text if earlier else ""}
+        return {"label": label.pk}
 
     return apply_each(rows, reward_one)
 
 
 def _take_back(job: BulkJob, before: Mapping[str, Any]) -> None:
-    """Give each trajectory the reward again that its author had given before; one that was changed since stays."""
+    """Have each author's reward of before stand again; one that was changed since stays."""
     given = [entry["label"] for entry in before.values()]
-    standing = Label.objects.current().filter(pk__in=given).select_related("trajectory__project__team", "project")
+    standing = Label.objects.current().filter(pk__in=given).select_related("trajectory__project__team")
     for label in standing:
-        entry = before[label.trajectory_id]
-        try:
-            _restore(job, label, value=entry["value"], text=entry["text"])
-        except ServiceError:
-            continue  # deleted meanwhile, or somebody was a moment faster: theirs is the last word
-
-
-def _restore(job: BulkJob, label: Label, *, value: float | None, text: str) -> None:
-    caller = caller_of(job)
-    if value is None:
-        take_back_label(caller=caller, label=label)
-        return
-    add_label(caller=caller, trajectory=label.trajectory, value=value, text=text, field=REWARD_FIELD)
+        with suppress(ServiceError):  # deleted meanwhile, or somebody was a moment faster: theirs is the last word
+            undo_labels(caller=caller_of(job), trajectory=label.trajectory, ids=[label.pk])
 
 
 REWARD = Action(

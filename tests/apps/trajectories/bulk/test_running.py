@@ -14,7 +14,8 @@ from apps.core.errors import Conflict, Forbidden, NotFound
 from apps.core.ids import new_id
 from apps.feedback.bulk import ACTIONS
 from apps.feedback.models import Label
-from apps.feedback.services import add_label
+from apps.feedback.rescoring import change_schema
+from apps.feedback.services import Answer, add_label, add_labels
 from apps.trajectories.bulk import running, services
 from apps.trajectories.bulk.models import BulkChange, BulkJob, TrajectoryTag
 from apps.trajectories.datasets.services import create_dataset, delete_dataset
@@ -99,6 +100,40 @@ def test_each_action_changes_the_rows_and_is_taken_back_whole(
     assert facts([other]) == untouched
     assert undo(job, trainer).state == "undone"
     assert facts(rows) == before
+
+
+def test_rewards_are_taken_back_whatever_the_score_schema_weighs(
+    rows: list[Trajectory], start: Start, trainer: User, mate: User, project: Project
+) -> None:
+    """The reward of a project with a schema of its own is what all fields add up to; a job speaks of one of them."""
+    fields = [
+        {"name": "reward", "kind": "number", "low": -1, "high": 1, "title": "On the whole", "weight": 2},
+        {"name": "stars", "kind": "scale", "low": 1, "high": 5, "low_reward": 0, "weight": 3},
+        {"name": "tone", "kind": "choice", "choices": [{"name": "kind", "reward": 0.4}, {"name": "odd"}]},
+        {"name": "polite", "kind": "binary", "high_reward": 0.2},
+    ]
+    change_schema(caller=Caller(user=trainer), project=project, definition={"fields": fields})
+    everything = [
+        Answer(field="reward", value=-0.25, text="slow"),
+        Answer(field="stars", value=4),
+        Answer(field="tone", value="kind"),
+        Answer(field="polite", value=False),
+    ]
+    for row, answers in zip(rows, (everything, everything[:1], everything[1:], everything[2:3], []), strict=True):
+        for user in (trainer, mate) if answers else ():
+            add_labels(caller=Caller(user=user), trajectory=row, answers=answers)
+    before, said = facts(rows), say_standing()
+    assert len({row[0] for row in before}) == 5
+    job = start("reward", value=1, ids=[row.pk for row in rows])
+    assert (job.n_failed, facts(rows) == before) == (0, False)
+    assert undo(job, trainer).state == "undone"
+    assert (facts(rows), say_standing()) == (before, said)
+
+
+def say_standing() -> list[tuple[Any, ...]]:
+    """Return what stands of all labels."""
+    told = ("trajectory", "author", "field", "value", "said", "text")
+    return sorted(Label.objects.standing().values_list(*told), key=str)
 
 
 def test_a_search_means_all_that_it_found_then(rows: list[Trajectory], start: Start, agent: Agent) -> None:
