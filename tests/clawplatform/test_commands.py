@@ -1,6 +1,7 @@
 """The commands that people type, as far as they need no platform."""
 
 import json
+import signal
 import socket
 import subprocess
 import sys
@@ -13,6 +14,7 @@ from django.core.management import CommandError, call_command
 from clawplatform import doctor
 from clawplatform.doctor import examine
 from clawplatform.env import ROOT, Env, read_env
+from clawplatform.management.commands import up
 from worker.host import lock
 
 pytestmark = pytest.mark.django_db
@@ -34,6 +36,19 @@ def env(tmp_path: Path) -> Env:
 def test_down_says_that_nothing_runs(capsys: pytest.CaptureFixture[str]) -> None:
     call_command("down")
     assert "nothing runs in" in capsys.readouterr().out
+
+
+def test_a_second_signal_disturbs_no_stop() -> None:
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    up._answer_signals(up._interrupt)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGTERM)
+        for number in before:
+            signal.raise_signal(number)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def test_up_is_refused_where_a_platform_runs() -> None:

@@ -37,8 +37,7 @@ class Command(BaseCommand):
         has_engine = not options["no_engine"] and not env.engine_urls
         try:
             with lock.hold(env.data_dir, url=f"{env.public_base_url}/"):
-                for number in (signal.SIGTERM, signal.SIGINT):  # SIGINT too: background jobs start deaf to it
-                    signal.signal(number, _interrupt)
+                _answer_signals(_interrupt)
                 _check_parts(env, has_engine=has_engine)
                 self._run(env, Platform(make_plan(env, has_engine=has_engine), say=self._say))
         except HostError as error:
@@ -53,8 +52,7 @@ class Command(BaseCommand):
         except KeyboardInterrupt:
             self._say("stopping …")
         finally:
-            signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second Ctrl-C would leave half of it running
-            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+            _answer_signals(signal.SIG_IGN)
             platform.stop()
             if platform.has_started:
                 self._say("everything has stopped")
@@ -144,5 +142,11 @@ def _welcome(env: Env, seeded: Seeded, *, has_engine: bool) -> Welcome:
     )
 
 
+def _answer_signals(handler: "signal._HANDLER") -> None:
+    for number in (signal.SIGTERM, signal.SIGINT):  # SIGINT too: background jobs start deaf to it
+        signal.signal(number, handler)
+
+
 def _interrupt(_signal: int, _frame: object) -> NoReturn:
+    _answer_signals(signal.SIG_IGN)  # a second one, right after the first, would leave half of it running
     raise KeyboardInterrupt

@@ -250,6 +250,30 @@ def test_another_terminal_is_told_what_stops(plan: Plan) -> None:
     assert last == "stopped"
 
 
+@pytest.mark.parametrize("is_stopping", [False, True])
+def test_another_terminal_ends_what_a_killed_platform_left_behind(plan: Plan, *, is_stopping: bool) -> None:
+    environment = {**os.environ, "CLAW_DATA_DIR": str(plan.data_dir)}
+    given = json.dumps({**asdict(plan), "root": str(plan.root), "data_dir": str(plan.data_dir)})
+    deaf = "from worker.host.supervisor import Supervisor\nSupervisor.stop = lambda *_, **__: signal.pause()\n"
+    with subprocess.Popen([sys.executable, "-c", deaf + HOLDER, given], stdout=subprocess.PIPE) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == b"up\n"
+        supervisord = psutil.Process(int((plan.data_dir / "supervisord.pid").read_text()))
+        if not is_stopping:
+            supervisord.kill()
+            holder.kill()
+            holder.wait()
+        down = [sys.executable, "-W", "ignore", "manage.py", "down"]
+        with subprocess.Popen(down, env=environment, text=True, stdout=subprocess.PIPE) as told:
+            assert told.stdout is not None
+            if is_stopping:
+                assert told.stdout.readline().startswith("stopping the platform")
+                supervisord.kill()
+                holder.kill()
+            assert "was killed: ending what it left behind\nstopped: postgres (" in told.communicate(timeout=60)[0]
+    assert find_leftovers(plan.data_dir) == []
+
+
 def test_a_busy_port_is_said_before_anything_starts(plan: Plan, platform: Platform) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", plan.port))
