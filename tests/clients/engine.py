@@ -6,6 +6,7 @@ Each request is decided by itself, so several sessions may talk at once. No two 
 ids as a real one would have, about, and begins as the one before it did: clients compact by what `usage` says.
 """
 
+import asyncio
 import itertools
 import json
 import zlib
@@ -38,6 +39,7 @@ KNOWN_HELPERS: dict[str, Json] = {
     "tool_call": {"id": "sessions_spawn", "args": {"task": TURNS[0], "label": "helper"}},
     "multi_agent_v1__spawn_agent": {"message": TURNS[0]},
 }
+HELPER_S = 20
 TELLING = "tell a long story"
 STORY = "Please tell a long story."
 _CHAPTER = " Once there was an otter." * 100
@@ -55,6 +57,7 @@ class ToolUsingEngine(FakeEngine):
         self._numbers = itertools.count(1)
         self._of_all = Script()
         self._of_this_request: ContextVar[Script] = ContextVar("script")
+        self._is_helper_answered = False
         super().__init__()
 
     @property
@@ -69,8 +72,21 @@ class ToolUsingEngine(FakeEngine):
     async def _answer(
         self, request: web.Request, *, render: Callable[[Json, EngineCall], Json] = lambda answer, _call: answer
     ) -> web.StreamResponse:
-        self._of_this_request.set(self._write_script(await request.json()))
-        return await super()._answer(request, render=render)
+        body = await request.json()
+        self._of_this_request.set(self._write_script(body))
+        has_delegated = any(DELEGATION in str(message.get("content")) for message in body.get("messages", ()))
+        if has_delegated and not read_what_is_asked(body["messages"]):
+            await self._wait_for_helper()
+        answer = await super()._answer(request, render=render)
+        self._is_helper_answered |= not has_delegated
+        return answer
+
+    async def _wait_for_helper(self) -> None:
+        """Let the helper have its answer first: some programs end once they have one, and end their helper."""
+        for _ in range(HELPER_S * 20):
+            if self._is_helper_answered:
+                return
+            await asyncio.sleep(0.05)
 
     def _write_script(self, body: Json) -> Script:
         script = Script(pieces=["Answer", " number", f" {next(self._numbers)}", "."], max_prompt_chars=10_000_000)
