@@ -415,6 +415,48 @@ async def test_the_pages_of_review_look_right(
     assert window.complaints == []
 
 
+async def test_the_form_of_a_pair_covers_nothing_and_what_both_share_is_folded(
+    window: Window, mate: User, trainer: User, project: Project, add_trajectory: Add
+) -> None:
+    def make_pair() -> ReviewQueue:
+        queue = create_queue(
+            caller=Caller(user=trainer), project=project, settings={"name": "Which is better", "mode": "pairs"}
+        )
+        asked = [{"role": "system", "content": "Be kind. " * 200}, {"role": "user", "content": "Where is my parcel?"}]
+        texts = ("On its way. " * 150, "Nobody knows. " * 150)
+        rows = [add_trajectory(title=text[:9], group="g", step={"messages": asked, "text": text}) for text in texts]
+        add_trajectories(caller=Caller(user=trainer), queue=queue, ids=[row.pk for row in rows])
+        return queue
+
+    queue = await sync_to_async(make_pair)()
+    page = window.page
+    await window.log_in(mate.email, PASSWORD)
+    await window.open(f"/p/shop/review/{queue.pk}/work")
+    await window.shoot("review-pair")
+    steps, form = await page.locator("#desk-steps").bounding_box(), await page.locator("#review-form").bounding_box()
+    assert steps is not None
+    assert form is not None
+    assert steps["y"] + steps["height"] <= form["y"]
+    assert steps["height"] > 350
+    assert form["y"] + form["height"] <= 860
+    answers = page.locator(".message.answer")
+    await expect(answers).to_have_count(2)
+    await expect(page.get_by_text("Where is my parcel?").last).to_be_hidden()
+    await page.get_by_text("Both begin with 2 messages alike").click()
+    await expect(page.locator(".both [data-role=user] .text")).to_be_visible()
+    await page.locator("#desk-steps").focus()
+    await page.keyboard.press("End")
+    await expect(answers.first.locator("p").last).to_be_in_viewport()
+    await window.shoot("review-pair-end")
+    await page.keyboard.press("1")
+    await page.get_by_text("Why").click()
+    await page.get_by_label("Why: Which is better?").fill("kinder")
+    await expect(page.locator("#submit")).to_be_in_viewport(ratio=1)
+    await window.shoot("review-pair-why")
+    await page.keyboard.press("Control+Enter")
+    await expect(page.get_by_role("heading", name="Nothing is left for you here")).to_be_visible()
+
+
 async def test_who_asks_for_a_second_opinion_is_told_and_what_is_stuck_goes_on(
     window: Window, mate: User, owner: User, trainer: User, make_queue: Callable[..., ReviewQueue]
 ) -> None:

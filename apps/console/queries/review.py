@@ -10,7 +10,7 @@ from django.utils import timezone
 
 from apps.accounts.access import Caller
 from apps.accounts.models import Membership, Project, Role, User
-from apps.console.queries import steps
+from apps.console.queries.sides import Sides, show_one, show_pair
 from apps.console.review_form import Box, read_boxes, read_sides
 from apps.core.errors import NotFound
 from apps.feedback.queues import services
@@ -31,20 +31,11 @@ class QueueRow:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Side:
-    """A trajectory as a reviewer sees it: its steps, no rewards. `letter` tells the two of a pair apart."""
-
-    trajectory: Trajectory
-    window: steps.StepWindow
-    letter: str = ""
-
-
-@dataclass(frozen=True, kw_only=True)
 class Desk:
     """What lies before a reviewer: one item and its form."""
 
     item: QueueItem
-    sides: list[Side]
+    shown: Sides
     boxes: list[Box]
     review: Review | None = None  # None: a preview
 
@@ -124,25 +115,21 @@ def preview(queue: ReviewQueue, trajectories: Sequence[Trajectory], *, user: Use
     return _lay_out(item, answers={}, user=user, review=None)
 
 
-def show_sides(item: QueueItem, *, user: User, is_swapped: bool = False) -> list[Side]:
+def show_sides(item: QueueItem, *, user: User, is_swapped: bool = False) -> Sides:
     """Return what is reviewed: a trajectory, or two tries under letters."""
     if item.other is None:
-        return [_show(item.trajectory, user=user)]
-    pair = [item.other, item.trajectory] if is_swapped else [item.trajectory, item.other]
-    return [_show(row, user=user, letter=letter) for row, letter in zip(pair, "AB", strict=True)]
+        return show_one(item.trajectory, user=user)
+    left, right = (item.other, item.trajectory) if is_swapped else (item.trajectory, item.other)
+    return show_pair(left, right, user=user)
 
 
 def _lay_out(item: QueueItem, *, answers: dict[str, Any], user: User, review: Review | None) -> Desk:
     is_swapped = bool(review and ord(review.pk[-1]) % 2)
-    sides = show_sides(item, user=user, is_swapped=is_swapped)
+    shown = show_sides(item, user=user, is_swapped=is_swapped)
     if item.other is None:
-        return Desk(item=item, sides=sides, boxes=read_boxes(services.read_fields(item.queue), answers), review=review)
+        return Desk(item=item, shown=shown, boxes=read_boxes(services.read_fields(item.queue), answers), review=review)
     box = read_sides(item, is_swapped=is_swapped, answers=answers)
-    return Desk(item=item, sides=sides, boxes=[box], review=review)
-
-
-def _show(trajectory: Trajectory, *, user: User, letter: str = "") -> Side:
-    return Side(trajectory=trajectory, window=steps.read_window(trajectory, user=user, first=0), letter=letter)
+    return Desk(item=item, shown=shown, boxes=[box], review=review)
 
 
 def list_reviewers(project: Project) -> list[User]:

@@ -198,7 +198,7 @@ def _render_item(page: Page, queue_id: str, item_id: str, *, error: ServiceError
         "console/review_item.html",
         queue=queue,
         item=item,
-        sides=queries.show_sides(item, user=page.user),
+        shown=queries.show_sides(item, user=page.user),
         view="chat",
         step_views=(),
         reviews=None if reviews is None else [(one, tell_answers(item, one.answers, known)) for one in reviews],
