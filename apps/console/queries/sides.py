@@ -39,6 +39,11 @@ class Sides:
     sides: list[Side]
     shared: list[Shared]
 
+    @property
+    def is_unfolded(self) -> bool:
+        """One of them ended with what both share: its last words are to be judged."""
+        return any(not side.window.groups for side in self.sides)
+
 
 def show_one(trajectory: Trajectory, *, user: User) -> Sides:
     """Return a trajectory alone."""

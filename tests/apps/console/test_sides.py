@@ -69,7 +69,9 @@ def test_what_both_begin_with_stands_once(
     add_try: Callable[..., Trajectory], owner: User, other: dict[str, Any], shared: list[str], alone: list[list[str]]
 ) -> None:
     left, right = add_try(1), add_try(2, **other)
-    assert told(show_pair(left, right, user=owner)) == (shared, alone)
+    shown = show_pair(left, right, user=owner)
+    assert told(shown) == (shared, alone)
+    assert shown.is_unfolded == (alone == [[], []])
 
 
 def test_tries_that_begin_apart_share_nothing(add_try: Callable[..., Trajectory], owner: User) -> None:

@@ -62,7 +62,7 @@ def test_what_a_run_has_used_up_teaches_by_what_was_said(
     Run.objects.filter(pk=run.pk).update(state=RunState.SUCCEEDED)
     batch = use_up(run, ready)
     told = trainer_browser.get(page).content.decode()
-    assert f'<a href="/p/shop/runs/{run.pk}">first</a>. 2 of 2 were trained on by rewards or hints, which' in told
+    assert f'<a href="/p/shop/runs/{run.pk}">first</a></dd><dt>Used up</dt><dd>2 of 2 were trained on by' in told
     algorithm, html = follow(trainer_browser, held)
     assert (algorithm, '<span class="ready-count">1</span>' in html) == ("sft", True)
     batch.entries.update(is_active=False)  # given back
