@@ -102,6 +102,7 @@ async def test_pages_look_right(dressed: tuple[str, Window], showcase: Showcase,
         "run": f"/p/shop/runs/{showcase.run.id}",
         "batch": f"/p/shop/runs/{showcase.run.id}/batches/3",
         "new-run": "/p/shop/runs/new",
+        "new-run-in-another-way": "/p/shop/runs/new?recipe.algorithm=hindsight",
         "models": "/p/shop/models",
     }
     await window.log_in(owner.email, PASSWORD)
