@@ -9,9 +9,7 @@ import hashlib
 import hmac
 import ipaddress
 import socket
-import threading
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping
 from dataclasses import dataclass
 from urllib.parse import SplitResult, urlsplit
 
@@ -20,6 +18,7 @@ import urllib3
 from django.conf import settings
 from urllib3.connection import HTTPConnection, HTTPSConnection
 
+from apps.core.deadlines import hang_up_after, watch
 from apps.core.errors import Forbidden, InvalidInput, ServiceError, Unavailable
 from apps.core.retry_after import read_retry_after_s
 
@@ -30,7 +29,6 @@ HTTPS_PORT, HTTP_PORT = 443, 80
 _NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
 _OPEN_V6 = ipaddress.IPv6Network("2000::/3")  # all that is given out of IPv6; old forms of IPv4 addresses lie outside
 _PROTOCOLS_V4 = ipaddress.IPv4Network("192.0.0.0/24")  # of IETF protocols; ipaddress calls some of it global
-_open = threading.local()  # of the call that this thread makes: its sockets, and whether its time is over
 
 
 class OutwardNonsense(ServiceError):
@@ -88,7 +86,7 @@ def post_outward(url: str, body: bytes, *, headers: Mapping[str, str], read_s: f
     pool.pool_classes_by_scheme = {"http": _GuardedPool, "https": _GuardedSecurePool}
     timeout = urllib3.Timeout(connect=min(CONNECT_S, read_s), read=read_s)
     sent = {**headers, MARK_HEADER: own_mark()}
-    with _hang_up_after(read_s) as is_over:
+    with hang_up_after(read_s) as is_over:
         try:
             answer = pool.request(
                 "POST", url, body=body, headers=sent, timeout=timeout, redirect=False, preload_content=False
@@ -110,28 +108,6 @@ def post_outward(url: str, body: bytes, *, headers: Mapping[str, str], read_s: f
         raise OutwardNonsense(f"{parts.hostname} answered with more than {max_bytes} bytes")
     retry_after_s = read_retry_after_s(answer.headers.get("Retry-After", ""))
     return Answer(status=answer.status, content=content, retry_after_s=retry_after_s)
-
-
-@contextmanager
-def _hang_up_after(seconds: float) -> Iterator[threading.Event]:
-    """Close this thread's connections after so long: one that sends a byte now and then would never time out."""
-    is_over = threading.Event()
-    _open.sockets, _open.is_over = [], is_over
-    sockets: list[socket.socket] = _open.sockets
-
-    def hang_up() -> None:
-        is_over.set()
-        for one in sockets:
-            with suppress(OSError):
-                one.shutdown(socket.SHUT_RDWR)
-
-    timer = threading.Timer(seconds, hang_up)
-    timer.daemon = True
-    timer.start()
-    try:
-        yield is_over
-    finally:
-        timer.cancel()
 
 
 def _check_host(parts: SplitResult, *, field: str) -> None:
@@ -187,24 +163,17 @@ def _own_ports() -> set[int]:
     return {settings.CLAW.port, public}
 
 
-def _watch(connection: socket.socket) -> None:
-    """Have the connection closed when the call's time is over; raises OSError when it is over already."""
-    _open.sockets.append(connection)
-    if _open.is_over.is_set():
-        raise OSError("its time is over")
-
-
 class _GuardedConnection(HTTPConnection):
     def connect(self) -> None:
         super().connect()
-        _watch(self.sock)
+        watch(self.sock)
         _check_address(self.host, self.sock.getpeername()[0], self.port or HTTP_PORT)
 
 
 class _GuardedSecureConnection(HTTPSConnection):
     def connect(self) -> None:
         super().connect()
-        _watch(self.sock)
+        watch(self.sock)
         _check_address(self.host, self.sock.getpeername()[0], self.port or HTTPS_PORT)
 
 

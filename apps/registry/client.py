@@ -1,7 +1,7 @@
 """The only code that manages an engine: health, adapters, and the two questions by which a version is checked.
 
-Synchronous, with a time-out on every call. Knows vLLM's HTTP shapes; knows nothing of policies, aliases or tables. (The
-gateway streams model calls itself.)
+Synchronous, with an end to every call and a measure of every answer. Knows vLLM's HTTP shapes; knows nothing of
+policies, aliases or tables. (The gateway streams model calls itself.)
 """
 
 import json
@@ -16,6 +16,7 @@ from typing import Any, Self
 import urllib3
 from urllib3.connection import HTTPConnection, HTTPSConnection
 
+from apps.core.deadlines import hang_up_after, watch
 from apps.core.errors import ServiceError, Unavailable
 from apps.core.retry_after import read_retry_after_s
 from apps.registry.addresses import check_peer
@@ -25,6 +26,9 @@ QUICK_S = 5.0  # lists, unloads
 LOAD_S = 60.0
 ANSWER_S = 180.0  # the first call with a new adapter compiles on some devices
 CANARY_TOKENS = 8
+MAX_ANSWER = 256 * 1024 * 1024  # bytes; log-probs of many prompts take the most
+MAX_CHAT = 16 * 1024 * 1024
+_PIECE = 1024 * 1024
 _LONGEST = 2**31  # no context has so many tokens
 TOP_LOGPROBS = 20  # what vLLM allows unless told otherwise
 
@@ -95,6 +99,7 @@ class EngineClient:
         self.base_url = base_url.rstrip("/")
         self.said = "the engine"
         self._pool = urllib3.PoolManager(num_pools=1, retries=False)
+        self._pool.pool_classes_by_scheme = {"http": _WatchedPool, "https": _WatchedSecurePool}
 
     def __enter__(self) -> Self:
         return self
@@ -214,7 +219,7 @@ class EngineClient:
 
     def ask_chat(self, body: Mapping[str, Any], *, read_s: float) -> ChatAnswer:
         """Return the first choice of a chat completion; `body` is the request's. Raises EngineNonsense and the like."""
-        answer = self._call_json("POST", self._chat_path, dict(body), read_s=read_s)
+        answer = self._call_json("POST", self._chat_path, dict(body), read_s=read_s, max_bytes=MAX_CHAT)
         try:
             message = answer["choices"][0]["message"]
             text = message.get("content")
@@ -223,31 +228,60 @@ class EngineClient:
             raise EngineNonsense(f"{self.said} answered a chat in an unknown shape") from error
         return ChatAnswer(text=text if isinstance(text, str) else "", message=message, n_tokens=n_tokens)
 
-    def _call_json(self, method: str, path: str, body: dict[str, Any] | None = None, *, read_s: float) -> Any:
-        content = self._call(method, path, body, read_s=read_s)
+    def _call_json(
+        self, method: str, path: str, body: dict[str, Any] | None = None, *, read_s: float, max_bytes: int = MAX_ANSWER
+    ) -> Any:
+        content = self._call(method, path, body, read_s=read_s, max_bytes=max_bytes)
         try:
             return json.loads(content)
         except (ValueError, RecursionError) as error:
             raise EngineNonsense(f"{self.said} ({path}) did not answer in JSON") from error
 
-    def _call(self, method: str, path: str, body: dict[str, Any] | None = None, *, read_s: float) -> bytes:
-        timeout = urllib3.Timeout(connect=CONNECT_S, read=read_s)
-        try:
-            answer = self._pool.request(method, self.base_url + path, json=body, timeout=timeout, redirect=False)
-        except urllib3.exceptions.ReadTimeoutError as error:
-            raise EngineUnreachable(f"{self.said} ({path}) gave no answer in {read_s:g} s", is_timeout=True) from error
-        except urllib3.exceptions.HTTPError as error:
-            raise EngineUnreachable(f"{self.said} cannot be reached: {_tell_why(error)}") from error
+    def _call(
+        self, method: str, path: str, body: dict[str, Any] | None = None, *, read_s: float, max_bytes: int = MAX_ANSWER
+    ) -> bytes:
+        answer, content = self._fetch(method, path, body, read_s=read_s, max_bytes=max_bytes)
         wait_s = read_retry_after_s(answer.headers.get("Retry-After", "")) or None
         if answer.status >= 500:
-            message = f"{self.said} ({path}) failed with {answer.status}: {_read_reason(answer.data)}"
+            message = f"{self.said} ({path}) failed with {answer.status}: {_read_reason(content)}"
             raise EngineUnreachable(message, retry_after_s=wait_s)
         if answer.status >= 400:
-            message = f"{self.said} ({path}) refused: {_read_reason(answer.data)}"
+            message = f"{self.said} ({path}) refused: {_read_reason(content)}"
             raise EngineRefused(message, engine_status=answer.status, retry_after_s=wait_s)
         if answer.status >= 300:  # followed, it could lead a credential anywhere
             raise EngineNonsense(f"{self.said} ({path}) answered {answer.status} and points elsewhere")
-        return answer.data
+        return content
+
+    def _fetch(
+        self, method: str, path: str, body: dict[str, Any] | None, *, read_s: float, max_bytes: int
+    ) -> tuple[urllib3.BaseHTTPResponse, bytes]:
+        """Return what was answered. Raises EngineUnreachable when it has not come whole in `read_s`."""
+        timeout = urllib3.Timeout(connect=CONNECT_S, read=read_s)
+        too_late = f"{self.said} ({path}) gave no answer in {read_s:g} s"
+        with hang_up_after(CONNECT_S + read_s) as is_over:
+            try:
+                answer = self._pool.request(
+                    method, self.base_url + path, json=body, timeout=timeout, redirect=False, preload_content=False
+                )
+                content = self._read(answer, path=path, max_bytes=max_bytes)
+            except urllib3.exceptions.HTTPError as error:
+                if is_over.is_set() or isinstance(error, urllib3.exceptions.ReadTimeoutError):
+                    raise EngineUnreachable(too_late, is_timeout=True) from error
+                raise EngineUnreachable(f"{self.said} cannot be reached: {_tell_why(error)}") from error
+        if is_over.is_set():  # an answer without a length looks whole
+            raise EngineUnreachable(too_late, is_timeout=True)
+        return answer, content
+
+    def _read(self, answer: urllib3.BaseHTTPResponse, *, path: str, max_bytes: int) -> bytes:
+        pieces, n_bytes = [], 0
+        for piece in answer.stream(_PIECE):
+            pieces.append(piece)
+            n_bytes += len(piece)
+            if n_bytes > max_bytes:
+                answer.close()
+                raise EngineNonsense(f"{self.said} ({path}) answered with more than {max_bytes} bytes")
+        answer.release_conn()
+        return b"".join(pieces)
 
 
 class ProviderClient(EngineClient):
@@ -276,13 +310,33 @@ class ProviderClient(EngineClient):
                 raise EngineRefused(message, engine_status=error.engine_status) from None
 
 
-class _GuardedConnection(HTTPConnection):
+class _WatchedConnection(HTTPConnection):
+    def connect(self) -> None:
+        super().connect()
+        watch(self.sock)
+
+
+class _WatchedSecureConnection(HTTPSConnection):
+    def connect(self) -> None:
+        super().connect()
+        watch(self.sock)
+
+
+class _WatchedPool(urllib3.HTTPConnectionPool):
+    ConnectionCls = _WatchedConnection
+
+
+class _WatchedSecurePool(urllib3.HTTPSConnectionPool):
+    ConnectionCls = _WatchedSecureConnection
+
+
+class _GuardedConnection(_WatchedConnection):
     def connect(self) -> None:
         super().connect()
         check_peer(self.host, self.sock.getpeername()[0])
 
 
-class _GuardedSecureConnection(HTTPSConnection):
+class _GuardedSecureConnection(_WatchedSecureConnection):
     def connect(self) -> None:
         super().connect()
         check_peer(self.host, self.sock.getpeername()[0])

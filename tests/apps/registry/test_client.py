@@ -1,6 +1,10 @@
 """What the engine's client makes of an engine's answers."""
 
 import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 
 import pytest
 
@@ -68,6 +72,58 @@ def test_a_silent_engine_runs_into_the_time_limit(monkeypatch: pytest.MonkeyPatc
         with EngineClient(address) as client, pytest.raises(EngineUnreachable) as caught:
             client.list_models()
     assert caught.value.is_timeout
+
+
+OK = b"HTTP/1.1 200 OK\r\n"
+
+
+@contextmanager
+def sends_for_ever(start: bytes, piece: bytes, *, pause_s: float) -> Iterator[str]:
+    """The address of a server whose answer does not end."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def answer() -> None:
+            connection, _ = server.accept()
+            with connection, suppress(OSError):
+                connection.recv(65536)
+                connection.sendall(start)
+                while True:
+                    connection.sendall(piece)
+                    time.sleep(pause_s)
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        yield f"http://127.0.0.1:{server.getsockname()[1]}"
+        thread.join(30)
+
+
+@pytest.mark.parametrize("start", [OK + b"\r\n", OK + b"x: "])
+def test_an_answer_that_trickles_for_ever_runs_into_the_time_limit(
+    monkeypatch: pytest.MonkeyPatch, start: bytes
+) -> None:
+    monkeypatch.setattr(client_module, "CONNECT_S", 0.5)
+    with sends_for_ever(start, b" ", pause_s=0.05) as address, EngineClient(address) as client:
+        began = time.monotonic()
+        with pytest.raises(EngineUnreachable, match=r"no answer in 0.2 s") as caught:
+            client.ask_chat({}, read_s=0.2)
+    assert caught.value.is_timeout
+    assert time.monotonic() - began < 10
+
+
+def test_an_answer_that_does_not_end_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client_module, "MAX_CHAT", 10**6)
+    endless = sends_for_ever(OK + b"\r\n", b" " * 10**5, pause_s=0)
+    too_long = pytest.raises(EngineNonsense, match="more than 1000000 bytes")
+    with endless as address, EngineClient(address) as client, too_long:
+        client.ask_chat({}, read_s=20)
+
+
+def test_a_connection_is_used_again(fake_engine: FakeEngine) -> None:
+    with EngineClient(fake_engine.base_url) as client:
+        for _ in range(3):
+            client.list_models()
+        pool = client._pool.connection_from_url(fake_engine.base_url)
+        assert (pool.num_requests, pool.num_connections) == (3, 1)
 
 
 @pytest.mark.parametrize("lie", [{"data": 3}, {"data": [{}]}, {}, "not json at all"])
