@@ -1,7 +1,7 @@
 """What was said of a trajectory beside what its reward adds up from: words, and all of its steps and spans of words."""
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from django.db.models import Q
@@ -23,6 +23,7 @@ from apps.trajectories.models import Step, Trajectory
 SHOWN = 100
 QUOTED = 80
 MARKED = 2000
+Voice = tuple[object, ...]
 _HEAVY = ("tail_token_ids", "completion_token_ids", "logprobs", "tail_messages", "answer_digests")
 _HEAVY_OF_STEP = tuple(f"step__{name}" for name in _HEAVY)
 
@@ -76,15 +77,48 @@ def read_panel(trajectory: Trajectory, *, caller: Caller, role: Role, hidden: Hi
     )
 
 
+@dataclass(frozen=True, kw_only=True)
+class Hint:
+    """Words to the model, and what their author says that the step is worth, in the schema's words; "" where they say
+    nothing of it."""
+
+    label: Label
+    verdict: str
+
+
 def read_hints(
     trajectory: Trajectory, step_ids: Sequence[str], *, caller: Caller, hidden: Hidden
-) -> dict[str, list[Label]]:
+) -> dict[str, list[Hint]]:
     """Return, by step, the words to the model that stand and that the caller may see."""
-    found: dict[str, list[Label]] = {}
     rows = Label.objects.hints().filter(trajectory=trajectory, step__in=step_ids).seen_by(caller, hidden=hidden)
-    for label in rows.select_related("author", "key", "token", "grader__grader").order_by("pk"):
-        found.setdefault(label.step_id or "", []).append(label)
+    labels = list(rows.select_related("author", "key", "token", "grader__grader").order_by("pk"))
+    verdicts = _read_verdicts(trajectory, {label.step_id for label in labels}, caller=caller, hidden=hidden)
+    found: dict[str, list[Hint]] = {}
+    for label in labels:
+        said = ", ".join(verdicts.get(_voice_of(label), ()))
+        found.setdefault(label.step_id or "", []).append(Hint(label=label, verdict=said))
     return found
+
+
+def _read_verdicts(
+    trajectory: Trajectory, step_ids: Collection[str | None], *, caller: Caller, hidden: Hidden
+) -> dict[Voice, list[str]]:
+    """Return what each author says of these steps as a whole."""
+    if not step_ids:
+        return {}
+    known = {spec.name: spec for spec in find_schema(trajectory.project_id).fields.fields}
+    rows = Label.objects.standing().filter(trajectory=trajectory, step__in=step_ids, span_start=None)
+    rows = rows.filter(Q(value__isnull=False) | Q(said__isnull=False)).seen_by(caller, hidden=hidden)
+    found: dict[Voice, list[str]] = {}
+    for label in rows.select_related("grader").order_by("pk"):
+        found.setdefault(_voice_of(label), []).append(tell_label(label, known).line)
+    return found
+
+
+def _voice_of(label: Label) -> Voice:
+    """Return who says it of which step; what an earlier version of a grader said is its own too."""
+    grader = label.grader.grader_id if label.grader else None
+    return label.step_id, label.source, label.author_id, label.key_id, label.token_id, grader, label.end_user
 
 
 def _show(label: Label, *, known: Mapping[str, FieldSpec], user: User | None, orders: bool) -> Said:

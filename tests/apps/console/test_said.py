@@ -18,7 +18,7 @@ from apps.feedback.queues.filling import add_trajectories
 from apps.feedback.queues.services import create_queue
 from apps.feedback.queues.working import take_review
 from apps.feedback.rescoring import change_schema
-from apps.feedback.services import Answer, Author, add_label, write_answers
+from apps.feedback.services import Answer, Author, add_label, add_labels, take_back_label, write_answers
 from apps.trajectories.models import Step, Trajectory
 
 AddTrajectory = Callable[..., Trajectory]
@@ -273,3 +273,21 @@ def test_what_a_grader_says_of_a_step_has_its_name(
     at_step = html[html.index('id="step-0"') : html.index(f'id="foot-{step.pk}"')]
     assert 'class="step-hint"' in at_step
     assert "One word." in at_step
+    assert "after@v1</a> says Reward: −1</span>" in " ".join(at_step.split())
+
+
+def test_a_hint_has_its_own_authors_verdict_beside_it(
+    reviewer_browser: Client, page: str, step: Step, trajectory: Trajectory, mate: User, trainer: User, owner: User
+) -> None:
+    for user, value in ((mate, -0.5), (trainer, 1), (owner, None)):
+        said = [Answer(field="hint", text=f"by {user}", step=step)]
+        said += [Answer(field="reward", value=value, step=step)] if value else []
+        add_labels(caller=Caller(user=user), trajectory=trajectory, answers=said)
+    add_label(caller=Caller(user=owner), trajectory=trajectory, value=0.25)  # of the whole
+    add_label(caller=Caller(user=owner), trajectory=trajectory, step=step, span=(0, 2), value=0.75)
+    html = reviewer_browser.get(page).content.decode()
+    hints = [part.split("</p>")[0] for part in html.split('<p class="step-hint">')[1:]]
+    told = [hint.partition("says ")[2].partition("<")[0] for hint in hints]
+    assert told == ["Reward: −0.5", "Reward: +1", ""]
+    take_back_label(caller=Caller(user=mate), label=Label.objects.get(author=mate, field="reward"))
+    assert "−0.5" not in reviewer_browser.get(page).content.decode().split('id="foot-')[0]
