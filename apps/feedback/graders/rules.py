@@ -8,9 +8,6 @@ from functools import lru_cache
 from importlib import import_module
 from typing import Annotated, Any, Literal
 
-from jsonschema import Draft202012Validator, SchemaError
-from jsonschema.exceptions import ValidationError
-from jsonschema.validators import extend
 from pydantic import Field, field_validator
 from referencing import Registry
 from referencing.exceptions import Unresolvable
@@ -18,6 +15,7 @@ from referencing.jsonschema import DRAFT202012
 
 from apps.core.errors import InvalidInput
 from apps.feedback.graders.grades import Failure, Grade, NoGrade, Outcome
+from apps.feedback.graders.json_schemas import META_SCHEMA, TooLongError, find_fault
 from apps.feedback.graders.settings import (
     Expecting,
     PassOrFail,
@@ -112,9 +110,11 @@ class JsonSchemaSettings(PassOrFail):
         if len(json.dumps(schema)) > MAX_SCHEMA:
             raise ValueError(f"a schema may have {MAX_SCHEMA} characters")
         try:
-            Draft202012Validator.check_schema(schema)
-        except SchemaError as error:
-            raise ValueError(f"this is no JSON schema: {error.message[:300]}") from error
+            fault = find_fault(META_SCHEMA, schema)
+        except TooLongError as error:
+            raise ValueError(f"the schema cannot be used: {error}") from error
+        if fault:
+            raise ValueError(f"this is no JSON schema: {fault[:300]}")
         _check_patterns(schema)
         _check_references(schema)
         return schema
@@ -185,27 +185,6 @@ def _look_up(reference: str, resolver: Any) -> Any:
         raise ValueError(f"$ref {reference[:100]!r} leads to nothing in the schema") from error
 
 
-def _match_pattern(_validator: Any, pattern: str, instance: Any, _schema: Any) -> Any:
-    if isinstance(instance, str) and not compile_pattern(pattern).search(instance):
-        yield ValidationError(f"{instance[:100]!r} does not match {pattern!r}")
-
-
-def _match_properties(validator: Any, patterns: dict[str, Any], instance: Any, _schema: Any) -> Any:
-    if not isinstance(instance, dict):
-        return
-    for pattern, schema in patterns.items():
-        compiled = compile_pattern(pattern)
-        for name, value in instance.items():
-            if compiled.search(name):
-                yield from validator.descend(value, schema, path=name, schema_path=pattern)
-
-
-# Python's own patterns can take time without end; jsonschema would fetch references from the network.
-_Validator: Any = extend(  # type: ignore[no-untyped-call]
-    Draft202012Validator, {"pattern": _match_pattern, "patternProperties": _match_properties}
-)
-
-
 def grade_json_schema(settings: JsonSchemaSettings, subject: Subject) -> Outcome:
     """Read the answer as JSON, in a fence or bare, and check it."""
     text = subject.text
@@ -215,12 +194,11 @@ def grade_json_schema(settings: JsonSchemaSettings, subject: Subject) -> Outcome
         value = json.loads(strip_fence(text))
     except (ValueError, RecursionError) as error:
         return _pass(settings, False, f"the answer is no JSON: {str(error)[:200]}")
-    validator = _Validator(settings.json_schema, registry=Registry())
     try:
-        fault = next(iter(validator.iter_errors(value)), None)
-    except (Unresolvable, RecursionError) as error:
+        fault = find_fault(settings.json_schema, value)
+    except (Unresolvable, RecursionError, TooLongError) as error:
         return Failure(why=f"the schema cannot be used: {str(error)[:200]}", is_final=True)
-    return _pass(settings, fault is None, fault.message[:300] if fault else "as the schema says")
+    return _pass(settings, not fault, fault[:300] or "as the schema says")
 
 
 def strip_fence(text: str) -> str:

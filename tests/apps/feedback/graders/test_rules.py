@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from apps.feedback.graders import rules
+from apps.feedback.graders import json_schemas, rules
 from apps.feedback.graders.grades import Failure, Grade, NoGrade
 from apps.feedback.graders.subjects import Subject
 from apps.trajectories.models import Trajectory
@@ -153,6 +153,32 @@ def test_a_schema_may_go_on_inside_the_value() -> None:
     schema = {"properties": {"next": {"$ref": "#"}, "$ref": {"type": "string"}}, "const": {"$ref": "x"}}
     schema |= {"required": ["next"], "$defs": {"a": {"enum": [1]}}, "not": {"$ref": "#/$defs/a"}}
     assert rules.JsonSchemaSettings(json_schema=schema).json_schema == schema
+
+
+def test_a_schema_that_takes_too_long_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(json_schemas, "MAX_S", 0.2)
+    parts = {f"a{number}": {"allOf": [{"$ref": f"#/$defs/a{number + 1}"}] * 2} for number in range(40)}
+    schema = {"$ref": "#/$defs/a0", "$defs": {**parts, "a40": {"type": "object"}}}
+    outcome = rules.grade_json_schema(rules.JsonSchemaSettings(json_schema=schema), subject("{}"))
+    assert isinstance(outcome, Failure)
+    assert outcome.is_final
+    assert outcome.why == "the schema cannot be used: it takes more than 0.2 s"
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("[1, true, null, [1], [true], {}]", 1),
+        ("[1, 1.0]", -1),
+        ('[{"a": 1, "b": [2]}, {"b": [2.0], "a": 1}]', -1),
+        ('["1", 1, 1.5, 0, false, "", null]', 1),
+        (json.dumps([{"a": number} for number in range(50_000)]), 1),  # each with each would take an hour
+    ],
+)
+def test_items_that_are_to_differ(text: str, value: float) -> None:
+    outcome = rules.grade_json_schema(rules.JsonSchemaSettings(json_schema={"uniqueItems": True}), subject(text))
+    assert isinstance(outcome, Grade)
+    assert outcome.value == value
 
 
 def tool(text: str) -> dict[str, str]:
