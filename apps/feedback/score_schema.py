@@ -23,6 +23,7 @@ MAX_FIELDS = 40
 MAX_CHOICES = 50
 MAX_TEXT = 20_000
 SOURCES = ("human", "end_user", "environment", "judge", "next_state", "rule")
+GRADERS = frozenset({"judge", "next_state", "rule"})  # they guess what the others know
 
 Reward = Annotated[float, Field(ge=-1, le=1, allow_inf_nan=False)]
 Weight = Annotated[float, Field(ge=0, le=100, allow_inf_nan=False)]

@@ -6,8 +6,8 @@
   its own: human, end user, environment, judge, next state, rule.
 - A target's reward is the mean of its fields' rewards, weighed as the schema says.
 - A step without labels of its own has the mean of its spans' rewards. A trajectory's reward comes from labels on the
-  trajectory itself; if it has none, it is the mean over its steps that have a reward. No label is no reward (None),
-  never zero.
+  trajectory itself; if it has none, it is the mean over its steps that have a reward. What only graders say of a whole
+  yields to more trusted people, or the environment, who spoke of its parts. No label is no reward (None), never zero.
 
 docs/rewards.md tells it with examples.
 """
@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from apps.feedback.score_schema import DEFAULT_TRUST, REWARD_FIELD
+from apps.feedback.score_schema import DEFAULT_TRUST, GRADERS, REWARD_FIELD
 
 Trust = Sequence[Mapping[str, float]]
 Span = tuple[int, int]
@@ -63,15 +63,28 @@ class Verdict:
     fields: tuple[FieldTerm, ...]
     n_spans: int = 0
     """Spans whose mean this is; 0: it comes from labels on the target itself."""
+    tier: int = 0
+    """The place, in the order of trust, of the most trusted source in it."""
+    is_known: bool = True
+    """Whether people or the environment are in it, not only graders."""
+    outranked: float | None = None
+    """What graders say of the target itself is worth so much and does not count."""
+
+    def yields_to(self, parts: "Iterable[Verdict]") -> bool:
+        """Whether only graders say this, and more trusted people, or the environment, spoke of parts of it."""
+        return not self.is_known and any(part.is_known and part.tier < self.tier for part in parts)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Score:
-    """Rewards of a trajectory and its steps. `verdict` is None when the reward comes from the steps or from nothing."""
+    """Rewards of a trajectory and its steps. `verdict` is None when the reward comes from the steps or from nothing;
+    `outranked` is what graders say of the whole then, if they do, which does not count.
+    """
 
     reward: float | None
     step_verdicts: Mapping[str, Verdict]
     verdict: Verdict | None
+    outranked: float | None = None
 
     @property
     def step_rewards(self) -> dict[str, float]:
@@ -95,7 +108,7 @@ def score_trajectory(judgements: Iterable[Judgement], weighing: Weighing = PLAIN
     for judgement in judgements:
         by_target.setdefault((judgement.step_id, judgement.span), []).append(judgement)
     own: dict[str | None, Verdict] = {}
-    spans: dict[str, list[float]] = {}
+    spans: dict[str, list[Verdict]] = {}
     for (step_id, span), group in by_target.items():
         verdict = _decide(group, weighing)
         if verdict is None:
@@ -103,18 +116,31 @@ def score_trajectory(judgements: Iterable[Judgement], weighing: Weighing = PLAIN
         if span is None:
             own[step_id] = verdict
         elif step_id is not None:
-            spans.setdefault(step_id, []).append(verdict.reward)
+            spans.setdefault(step_id, []).append(verdict)
     verdict = own.pop(None, None)
-    of_spans = {step_id: _join_spans(values) for step_id, values in spans.items()}
-    steps = of_spans | {step_id: found for step_id, found in own.items() if step_id is not None}
-    if verdict is not None:
+    steps = {step_id: found for step_id, found in own.items() if step_id is not None}
+    for step_id, parts in spans.items():
+        steps[step_id] = _join_spans(parts, own=steps.get(step_id))
+    if verdict is not None and not verdict.yields_to(steps.values()):
         return Score(reward=verdict.reward, step_verdicts=steps, verdict=verdict)
     reward = _mean([found.reward for found in steps.values()]) if steps else None
-    return Score(reward=reward, step_verdicts=steps, verdict=None)
+    return Score(
+        reward=reward, step_verdicts=steps, verdict=None, outranked=None if verdict is None else verdict.reward
+    )
 
 
-def _join_spans(values: Sequence[float]) -> Verdict:
-    return Verdict(reward=_mean(values), fields=(), n_spans=len(values))
+def _join_spans(spans: Sequence[Verdict], *, own: Verdict | None) -> Verdict:
+    """Return what a step is worth of whose spans that was said, and of itself maybe `own`."""
+    if own is not None and not own.yields_to(spans):
+        return own
+    return Verdict(
+        reward=_mean([span.reward for span in spans]),
+        fields=(),
+        n_spans=len(spans),
+        tier=min(span.tier for span in spans),
+        is_known=any(span.is_known for span in spans),
+        outranked=None if own is None else own.reward,
+    )
 
 
 def _decide(judgements: Sequence[Judgement], weighing: Weighing) -> Verdict | None:
@@ -126,7 +152,13 @@ def _decide(judgements: Sequence[Judgement], weighing: Weighing) -> Verdict | No
     fields = tuple(term for term in terms if term is not None)
     if not fields:
         return None
-    return Verdict(reward=_weigh([(term.reward, term.weight) for term in fields]), fields=fields)
+    heard = {source.source for term in fields for source in term.sources}
+    return Verdict(
+        reward=_weigh([(term.reward, term.weight) for term in fields]),
+        fields=fields,
+        tier=next(place for place, tier in enumerate(weighing.trust) if not heard.isdisjoint(tier)),
+        is_known=not heard <= GRADERS,
+    )
 
 
 def _decide_field(name: str, judgements: Sequence[Judgement], weighing: Weighing) -> FieldTerm | None:
@@ -196,7 +228,8 @@ def explain(score: Score, *, words: Mapping[str, str] | None = None) -> str:
         return "no reward yet: nobody has judged this"
     if score.verdict is None:
         n_steps = len(score.step_verdicts)
-        return f"{_figure(score.reward)} = mean of the rewards of {n_steps} {_plural('step', n_steps)}"
+        mean = f"{_figure(score.reward)} = mean of the rewards of {n_steps} {_plural('step', n_steps)}"
+        return mean + _explain_outranked(score.outranked, parts="steps")
     return explain_verdict(score.verdict, words=words) + _explain_steps_left_out(score)
 
 
@@ -205,15 +238,23 @@ def _explain_steps_left_out(score: Score) -> str:
     if not n_steps:
         return ""
     steps = "a step (worth " + _figure(*score.step_rewards.values()) + ")" if n_steps == 1 else f"{n_steps} steps"
-    return f"; what was said of {steps} does not count here: labels of the whole, by whomever, go before its steps'"
+    return f"; what was said of {steps} does not count here: labels of the whole go before its steps'"
+
+
+def _explain_outranked(worth: float | None, *, parts: str) -> str:
+    if worth is None:
+        return ""
+    left_out = f"; what graders say of the whole (worth {_figure(worth)}) does not count"
+    return f"{left_out}: people or the environment spoke of its {parts}"
 
 
 def explain_verdict(verdict: Verdict, *, words: Mapping[str, str] | None = None) -> str:
     """Return one target's verdict in words, likewise."""
     if verdict.n_spans:
-        return (
+        mean = (
             f"{_figure(verdict.reward)} = mean of the rewards of {verdict.n_spans} {_plural('span', verdict.n_spans)}"
         )
+        return mean + _explain_outranked(verdict.outranked, parts="words")
     if len(verdict.fields) == 1:
         return _explain_field(verdict.fields[0])
     named = [((words or {}).get(term.field, term.field), term) for term in verdict.fields]

@@ -2,9 +2,10 @@
 
 import pytest
 
-from apps.feedback.scoring import Judgement, Weighing, explain, score_trajectory, show_score
+from apps.feedback.scoring import Judgement, Weighing, explain, score_trajectory, show_score, show_step_score
 
-LEFT_OUT = "; what was said of {} does not count here: labels of the whole, by whomever, go before its steps'"
+LEFT_OUT = "; what was said of {} does not count here: labels of the whole go before its steps'"
+YIELDS = "; what graders say of the whole (worth {}) does not count: people or the environment spoke of its {}"
 
 
 def says(source: str, value: float, step_id: str | None = None) -> Judgement:
@@ -40,14 +41,29 @@ def says(source: str, value: float, step_id: str | None = None) -> Judgement:
         ),
         ([says("environment", 1, "step_a")], 1, "1 = mean of the rewards of 1 step"),
         (
-            [says("environment", 1, "step_a"), says("rule", -1)],
+            [says("environment", 1, "step_a"), says("human", -1)],
             -1,
-            f"-1, from one rule label{LEFT_OUT.format('a step (worth 1)')}",
+            f"-1, from one human label{LEFT_OUT.format('a step (worth 1)')}",
         ),
         (
-            [says("end_user", -1, "step_a"), says("human", -1, "step_b"), says("rule", 1)],
+            [says("human", -1, "step_a"), says("human", -1, "step_b"), says("environment", 1)],
+            1,
+            f"1, from one environment label{LEFT_OUT.format('2 steps')}",
+        ),
+        (
+            [says("judge", -1, "step_a"), says("next_state", -1, "step_b"), says("rule", 1)],
             1,
             f"1, from one rule label{LEFT_OUT.format('2 steps')}",
+        ),
+        (
+            [says("environment", 1, "step_a"), says("rule", -1)],
+            1,
+            f"1 = mean of the rewards of 1 step{YIELDS.format(-1, 'steps')}",
+        ),
+        (
+            [says("end_user", -1, "step_a"), says("rule", 0, "step_b"), says("judge", 1), says("rule", 1)],
+            -0.5,
+            f"-0.5 = mean of the rewards of 2 steps{YIELDS.format(1, 'steps')}",
         ),
         (
             [says("human", value) for value in (1, 1, 1, 1, 1, 0)],
@@ -129,7 +145,22 @@ def test_a_step_without_labels_of_its_own_has_the_mean_of_its_spans() -> None:
     ]
     score = score_trajectory(spans)
     assert (score.step_rewards, score.reward) == ({"step_a": 0.5}, 0.5)
-    assert score_trajectory([*spans, says("rule", -1, "step_a")]).step_rewards == {"step_a": -1}
+    assert score_trajectory([*spans, says("environment", -1, "step_a")]).step_rewards == {"step_a": -1}
+
+
+def test_what_a_rule_says_of_a_step_or_a_whole_yields_to_people_who_spoke_of_words_in_it() -> None:
+    span = Judgement(source="human", value=1, step_id="step_a", span=(0, 3))
+    score = score_trajectory([span, says("rule", -1, "step_a"), says("rule", -1)])
+    assert (score.step_rewards, score.reward, score.verdict) == ({"step_a": 1}, 1, None)
+    shown = show_step_score(score, "step_a")
+    assert shown["words"] == f"1 = mean of the rewards of 1 span{YIELDS.format(-1, 'words')}"
+
+
+def test_a_grader_that_is_trusted_more_than_people_yields_to_nobody() -> None:
+    weighing = Weighing(fields={"reward": 1.0}, trust=[{"rule": 1.0}, {"human": 1.0, "judge": 0.3}])
+    step = says("human", 1, "step_a")
+    assert score_trajectory([step, says("rule", -1)], weighing).reward == -1
+    assert score_trajectory([step, says("judge", -1)], weighing).reward == -1
 
 
 def test_a_score_from_steps_says_so() -> None:
