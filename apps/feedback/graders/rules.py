@@ -14,6 +14,7 @@ from referencing.exceptions import Unresolvable
 from referencing.jsonschema import DRAFT202012
 
 from apps.core.errors import InvalidInput
+from apps.feedback.graders.apart import ApartError, work_apart
 from apps.feedback.graders.grades import Failure, Grade, NoGrade, Outcome
 from apps.feedback.graders.json_schemas import META_SCHEMA, TooLongError, find_fault
 from apps.feedback.graders.settings import (
@@ -29,6 +30,7 @@ from apps.trajectories.messages import spoken_text
 
 MAX_TEXT = 1_000_000  # of an answer; what is longer fails
 MAX_SCHEMA = 50_000
+SCORE_S = 10.0
 _DATA = {"const", "default", "enum", "examples"}  # whose values are no schemas
 _NUMBER = compile_pattern(r"[-+]?(?:\d{1,3}(?:,\d{3})+|\d+)?(?:\.\d+)?(?:[eE][-+]?\d+)?")
 _TAGGED = compile_pattern(r"(?s)<answer>(.*?)</answer>")
@@ -250,11 +252,12 @@ def grade_reasoning_gym(settings: ReasoningGymSettings, subject: Subject) -> Out
         tagged = _TAGGED.findall(text)
         text = tagged[-1] if tagged else text
     try:
-        part = float(find_scorer(settings.task)(answer=text.strip(), entry=entry))
+        scorer = find_scorer(settings.task)
+        part = work_apart(lambda: scorer(answer=text.strip(), entry=entry), seconds=SCORE_S)
     except InvalidInput as error:
         return Failure(why=error.message, is_final=True)
-    except Exception as error:  # noqa: BLE001 (a hundred scorers by others; what they raise is the grader's failure)
-        return Failure(why=f"the scorer failed: {type(error).__name__}: {str(error)[:200]}", is_final=True)
+    except ApartError as error:  # a hundred scorers by others; what they raise is the grader's failure
+        return Failure(why=f"the scorer failed: {error}", is_final=True)
     if not 0 <= part <= 1:
         return Failure(why=f"the scorer said {part:g}, which is not from 0 to 1", is_final=True)
     return Grade(value=settings.worth(part), text=f"{settings.task}: {part:g} of 1")

@@ -213,6 +213,18 @@ def test_a_scorer_of_reasoning_gym() -> None:
     assert isinstance(unknown, Failure)
 
 
+def test_an_answer_that_a_scorer_would_calculate_for_ever_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rules, "SCORE_S", 1.0)
+    entry = {"question": "Make 5 of 2 and 3.", "answer": "2 + 3", "metadata": {"numbers": [2, 3], "target": 5}}
+    settings = rules.ReasoningGymSettings(task="countdown")
+    right = rules.grade_reasoning_gym(settings, subject("<answer>2 + 3</answer>", metadata={"entry": entry}))
+    endless = rules.grade_reasoning_gym(settings, subject("<answer>9**9**9</answer>", metadata={"entry": entry}))
+    assert isinstance(right, Grade)
+    assert isinstance(endless, Failure)
+    assert endless.is_final
+    assert endless.why == "the scorer failed: it takes more than 1 s"
+
+
 def test_without_reasoning_gym_it_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(_name: str) -> None:
         raise ModuleNotFoundError
