@@ -13,6 +13,7 @@ docs/rewards.md tells it with examples.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -65,14 +66,15 @@ class Verdict:
     """Spans whose mean this is; 0: it comes from labels on the target itself."""
     tier: int = 0
     """The place, in the order of trust, of the most trusted source in it."""
-    is_known: bool = True
-    """Whether people or the environment are in it, not only graders."""
+    known_tier: int | None = None
+    """The place of the most trusted people, or the environment, in it; None: only graders are."""
     outranked: float | None = None
     """What graders say of the target itself is worth so much and does not count."""
 
     def yields_to(self, parts: "Iterable[Verdict]") -> bool:
         """Whether only graders say this, and more trusted people, or the environment, spoke of parts of it."""
-        return not self.is_known and any(part.is_known and part.tier < self.tier for part in parts)
+        known = (part.known_tier for part in parts)
+        return self.known_tier is None and any(tier is not None and tier < self.tier for tier in known)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,12 +135,13 @@ def _join_spans(spans: Sequence[Verdict], *, own: Verdict | None) -> Verdict:
     """Return what a step is worth of whose spans that was said, and of itself maybe `own`."""
     if own is not None and not own.yields_to(spans):
         return own
+    known = [span.known_tier for span in spans if span.known_tier is not None]
     return Verdict(
         reward=_mean([span.reward for span in spans]),
         fields=(),
         n_spans=len(spans),
         tier=min(span.tier for span in spans),
-        is_known=any(span.is_known for span in spans),
+        known_tier=min(known, default=None),
         outranked=None if own is None else own.reward,
     )
 
@@ -153,12 +156,18 @@ def _decide(judgements: Sequence[Judgement], weighing: Weighing) -> Verdict | No
     if not fields:
         return None
     heard = {source.source for term in fields for source in term.sources}
+    known = heard - GRADERS
     return Verdict(
         reward=_weigh([(term.reward, term.weight) for term in fields]),
         fields=fields,
-        tier=next(place for place, tier in enumerate(weighing.trust) if not heard.isdisjoint(tier)),
-        is_known=not heard <= GRADERS,
+        tier=_find_tier(heard, weighing.trust),
+        known_tier=_find_tier(known, weighing.trust) if known else None,
     )
+
+
+def _find_tier(sources: AbstractSet[str], trust: Trust) -> int:
+    """Return the place, in the order of trust, of the most trusted of the sources."""
+    return next(place for place, tier in enumerate(trust) if not sources.isdisjoint(tier))
 
 
 def _decide_field(name: str, judgements: Sequence[Judgement], weighing: Weighing) -> FieldTerm | None:

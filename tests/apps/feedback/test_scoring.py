@@ -163,6 +163,20 @@ def test_a_grader_that_is_trusted_more_than_people_yields_to_nobody() -> None:
     assert score_trajectory([step, says("judge", -1)], weighing).reward == -1
 
 
+def test_the_trust_in_a_grader_is_not_lent_to_those_who_spoke_beside_it() -> None:
+    """A judge is trusted more than the rule of the whole, the user less: nobody who knows is trusted more."""
+    trust = [{"judge": 1.0}, {"rule": 1.0}, {"end_user": 1.0}]
+    weighing = Weighing(fields={"reward": 1.0, "tone": 1.0}, trust=trust)
+    judged = says("judge", 1, "step_a")
+    user = Judgement(source="end_user", value=1, step_id="step_a", field="tone")
+    assert score_trajectory([judged, user, says("rule", -1)], weighing).reward == -1
+    in_words = [
+        Judgement(source="judge", value=1, step_id="step_a", span=(0, 3)),
+        Judgement(source="end_user", value=1, step_id="step_a", span=(4, 6)),
+    ]
+    assert score_trajectory([*in_words, says("rule", -1)], weighing).reward == -1
+
+
 def test_a_score_from_steps_says_so() -> None:
     assert show_score(score_trajectory([says("rule", 1, "step_a")]))["from"] == "steps"
     assert show_score(score_trajectory([]))["from"] is None
