@@ -52,7 +52,7 @@ class _Body:
 
     def check_length(self, told: str) -> None:
         """Raise BodyFaultError if it is too large by its own word."""
-        if told.isdigit():
+        if told.isdecimal():
             self._check(int(told))
 
     async def receive(self) -> Message:

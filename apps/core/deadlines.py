@@ -8,12 +8,14 @@ import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
+from urllib3.connection import HTTPConnection, HTTPSConnection
+
 _own = threading.local()
 
 
 @contextmanager
 def hang_up_after(seconds: float) -> Iterator[threading.Event]:
-    """Close this thread's `watched` connections after so long; says whether it came to that."""
+    """Close this thread's watched connections after so long; says whether it came to that."""
     is_over, sockets = threading.Event(), _read_sockets()
     _own.is_over = is_over
 
@@ -33,7 +35,23 @@ def hang_up_after(seconds: float) -> Iterator[threading.Event]:
         _own.is_over = None
 
 
-def watch(connection: socket.socket) -> None:
+class WatchedConnection(HTTPConnection):
+    """One of urllib3's, closed when its thread's call is over."""
+
+    def connect(self) -> None:
+        super().connect()
+        _watch(self.sock)
+
+
+class WatchedSecureConnection(HTTPSConnection):
+    """Likewise, by TLS."""
+
+    def connect(self) -> None:
+        super().connect()
+        _watch(self.sock)
+
+
+def _watch(connection: socket.socket) -> None:
     """Have the connection closed when its thread's call is over; raises OSError when it is over already."""
     _read_sockets().add(connection)
     is_over: threading.Event | None = getattr(_own, "is_over", None)

@@ -16,9 +16,8 @@ from urllib.parse import SplitResult, urlsplit
 import psutil
 import urllib3
 from django.conf import settings
-from urllib3.connection import HTTPConnection, HTTPSConnection
 
-from apps.core.deadlines import hang_up_after, watch
+from apps.core.deadlines import WatchedConnection, WatchedSecureConnection, hang_up_after
 from apps.core.errors import Forbidden, InvalidInput, ServiceError, Unavailable
 from apps.core.retry_after import read_retry_after_s
 
@@ -163,17 +162,15 @@ def _own_ports() -> set[int]:
     return {settings.CLAW.port, public}
 
 
-class _GuardedConnection(HTTPConnection):
+class _GuardedConnection(WatchedConnection):
     def connect(self) -> None:
         super().connect()
-        watch(self.sock)
         _check_address(self.host, self.sock.getpeername()[0], self.port or HTTP_PORT)
 
 
-class _GuardedSecureConnection(HTTPSConnection):
+class _GuardedSecureConnection(WatchedSecureConnection):
     def connect(self) -> None:
         super().connect()
-        watch(self.sock)
         _check_address(self.host, self.sock.getpeername()[0], self.port or HTTPS_PORT)
 
 

@@ -14,9 +14,8 @@ from types import TracebackType
 from typing import Any, Self
 
 import urllib3
-from urllib3.connection import HTTPConnection, HTTPSConnection
 
-from apps.core.deadlines import hang_up_after, watch
+from apps.core.deadlines import WatchedConnection, WatchedSecureConnection, hang_up_after
 from apps.core.errors import ServiceError, Unavailable
 from apps.core.retry_after import read_retry_after_s
 from apps.registry.addresses import check_peer
@@ -310,33 +309,21 @@ class ProviderClient(EngineClient):
                 raise EngineRefused(message, engine_status=error.engine_status) from None
 
 
-class _WatchedConnection(HTTPConnection):
-    def connect(self) -> None:
-        super().connect()
-        watch(self.sock)
-
-
-class _WatchedSecureConnection(HTTPSConnection):
-    def connect(self) -> None:
-        super().connect()
-        watch(self.sock)
-
-
 class _WatchedPool(urllib3.HTTPConnectionPool):
-    ConnectionCls = _WatchedConnection
+    ConnectionCls = WatchedConnection
 
 
 class _WatchedSecurePool(urllib3.HTTPSConnectionPool):
-    ConnectionCls = _WatchedSecureConnection
+    ConnectionCls = WatchedSecureConnection
 
 
-class _GuardedConnection(_WatchedConnection):
+class _GuardedConnection(WatchedConnection):
     def connect(self) -> None:
         super().connect()
         check_peer(self.host, self.sock.getpeername()[0])
 
 
-class _GuardedSecureConnection(_WatchedSecureConnection):
+class _GuardedSecureConnection(WatchedSecureConnection):
     def connect(self) -> None:
         super().connect()
         check_peer(self.host, self.sock.getpeername()[0])
