@@ -154,6 +154,7 @@ urlpatterns: list[URLPattern] = [
     path("p/<slug:slug>/models", models.models, name="models"),
     path("p/<slug:slug>/models/<int:number>/promote", models.promote, name="promote"),
     path("p/<slug:slug>/models/<int:number>/candidate", models.nominate, name="nominate"),
+    path("p/<slug:slug>/models/candidate/off", models.take_off, name="take_off_candidate"),
     path("p/<slug:slug>/models/roll-back", models.roll_back, name="roll_back"),
     path("p/<slug:slug>/models/split", models.split, name="split"),
     path("p/<slug:slug>/teachers", teachers.teachers, name="teachers"),

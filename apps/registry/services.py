@@ -12,7 +12,7 @@ from apps.accounts.models import Project, Team
 from apps.accounts.services import create_project, record_event
 from apps.core.contracts.tasks import REFRESH_VERSION
 from apps.core.contracts.training import Probe
-from apps.core.errors import Conflict, InvalidInput
+from apps.core.errors import Conflict, InvalidInput, NotFound
 from apps.core.jobs import queue_task
 from apps.core.live import publish_news
 from apps.core.notices import ROUTES_CHANGED, notify_processes
@@ -302,13 +302,38 @@ def split_live(*, policy: Policy, shares: dict[AliasName, int], actor: str) -> N
     notify_processes(ROUTES_CHANGED)
 
 
+@transaction.atomic
+def take_off_candidate(*, policy: Policy, actor: str) -> Alias:
+    """Have no version be the candidate any more; live answers what it took of the calls. Returns what the alias was.
+
+    Calls in flight end on its version; who asks for it by name is refused. Raises NotFound where there is none.
+    """
+    Policy.objects.select_for_update().get(pk=policy.pk)
+    alias = Alias.objects.select_related("version").filter(policy=policy, name=AliasName.CANDIDATE).first()
+    if alias is None:
+        raise NotFound("no version is the candidate")
+    Alias.objects.filter(pk=alias.pk).delete()
+    _retire(alias.version)
+    detail = {"alias": alias.name, "version": str(alias.version.number), "live_share": str(alias.live_share)}
+    record_event(
+        team=policy.project.team, actor=actor, action="alias.taken_off", object_id=alias.version_id, detail=detail
+    )
+    publish_news(policy.project_id, kind="version", object_id=alias.version_id)
+    notify_processes(ROUTES_CHANGED)
+    return alias
+
+
 def _set_alias(policy: Policy, name: AliasName, version: Version) -> Alias:
-    now = timezone.now()
-    old = Alias.objects.filter(policy=policy, name=name).first()
+    old = Alias.objects.select_related("version").filter(policy=policy, name=name).first()
     alias, _ = Alias.objects.update_or_create(
-        policy=policy, name=name, defaults={"version": version, "switched_at": now}
+        policy=policy, name=name, defaults={"version": version, "switched_at": timezone.now()}
     )
     Version.objects.filter(pk=version.pk).update(retired_at=None)
     if old is not None:
-        Version.objects.filter(pk=old.version_id, aliases=None).update(retired_at=now)
+        _retire(old.version)
     return alias
+
+
+def _retire(version: Version) -> None:
+    """Note when the last alias left the version."""
+    Version.objects.filter(pk=version.pk, aliases=None).update(retired_at=timezone.now())

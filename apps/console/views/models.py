@@ -11,7 +11,7 @@ from apps.core.errors import Conflict, InvalidInput
 from apps.registry.models import AliasName
 from apps.registry.queries import find_policy, list_teachers
 from apps.registry.refresh import move_alias
-from apps.registry.services import split_live
+from apps.registry.services import split_live, take_off_candidate
 
 
 @project_page()
@@ -39,6 +39,18 @@ def nominate(page: Page, number: int) -> HttpResponse:
     )
     message = f"{version} is the candidate: calls to {version.policy}@candidate are answered by it. {taken}"
     return page.done(message, to=page.url("models"))
+
+
+@project_page("POST", role=Role.TRAINER)
+def take_off(page: Page) -> HttpResponse:
+    """Have no version be the candidate any more."""
+    policy = find_policy(page.project)
+    was = take_off_candidate(policy=policy, actor=page.caller.name)
+    taken = f" Live answers its {was.live_share} % of the calls." if was.live_share else ""
+    message = f"Version {was.version.number} is not the candidate any more: {policy}@candidate is refused.{taken}"
+    # An undo would not bring the share back, so that one is asked about before.
+    undo = "" if was.live_share else page.url("nominate", was.version.number)
+    return page.done(message, to=page.url("models"), undo=undo)
 
 
 @project_page("POST", role=Role.TRAINER)

@@ -1,6 +1,7 @@
 """Policies, versions and aliases over REST."""
 
 from drf_spectacular.utils import extend_schema
+from rest_framework import status
 from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
@@ -8,7 +9,7 @@ from rest_framework.views import APIView
 from apps.accounts.access import Caller, find_project
 from apps.accounts.api.authentication import caller_of
 from apps.accounts.models import Role
-from apps.core.errors import NotFound
+from apps.core.errors import Conflict, NotFound
 from apps.core.serializers import PageQuerySerializer, ProjectQuerySerializer, read_fields
 from apps.registry import queries
 from apps.registry.api.serializers import (
@@ -20,7 +21,7 @@ from apps.registry.api.serializers import (
 )
 from apps.registry.models import AliasName, Policy
 from apps.registry.refresh import move_alias
-from apps.registry.services import split_live
+from apps.registry.services import split_live, take_off_candidate
 
 
 def _find_policy(request: Request, *, role: Role = Role.VIEWER) -> tuple[Policy, Caller]:
@@ -69,12 +70,26 @@ class AliasView(APIView):
     def post(self, request: Request, name: str) -> Response:
         """Load the version where it is missing and switch the alias; calls in flight end on their old version."""
         policy, caller = _find_policy(request, role=Role.TRAINER)
-        if name not in AliasName.values:
-            raise NotFound(f"there is no alias {name}; there are {', '.join(AliasName.values)}")
+        alias = _read_alias(name)
         body = read_fields(AliasBodySerializer, request.data)
         version = queries.find_version(body["version"], caller=caller)
-        move_alias(policy=policy, alias=AliasName(name), version=version, actor=caller.name)
+        move_alias(policy=policy, alias=alias, version=version, actor=caller.name)
         return Response(PolicySerializer(policy).data)
+
+    @extend_schema(parameters=[ProjectQuerySerializer], responses={204: None})
+    def delete(self, request: Request, name: str) -> Response:
+        """Take the candidate off: live answers its share of the calls. `live` and `previous` cannot be taken off."""
+        policy, caller = _find_policy(request, role=Role.TRAINER)
+        if _read_alias(name) != AliasName.CANDIDATE:
+            raise Conflict(f"{name} always stays; only the candidate can be taken off")
+        take_off_candidate(policy=policy, actor=caller.name)
+        return Response(status=status.HTTP_204_NO_CONTENT)
+
+
+def _read_alias(name: str) -> AliasName:
+    if name not in AliasName.values:
+        raise NotFound(f"there is no alias {name}; there are {', '.join(AliasName.values)}")
+    return AliasName(name)
 
 
 class SplitView(APIView):

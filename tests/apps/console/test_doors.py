@@ -57,6 +57,7 @@ CHANGES = (
     ("/p/shop/runs/{run}/resume", TRAINER),
     ("/p/shop/models/0/promote", TRAINER),
     ("/p/shop/models/0/candidate", TRAINER),
+    ("/p/shop/models/candidate/off", TRAINER),
     ("/p/shop/models/roll-back", TRAINER),
     ("/p/shop/models/split", TRAINER),
     ("/p/shop/teachers/add", OWNER),

@@ -121,6 +121,49 @@ def test_a_candidate_is_made_by_posting_the_number_of_a_version(trainer_browser:
     assert trainer_browser.post("/p/shop/models/9/candidate").status_code == 404
 
 
+TAKE_OFF = "/p/shop/models/candidate/off"
+
+
+def test_a_trainer_takes_the_candidate_off_and_back(trainer_browser: Client, policy: Policy, base: Version) -> None:
+    candidate_beside_live(policy, base)
+    html = trainer_browser.get("/p/shop/models").content.decode()
+    assert (f'action="{TAKE_OFF}"' in html, "Take the candidate off?" in html) == (True, False)
+
+    html = trainer_browser.post(TAKE_OFF, follow=True).content.decode()
+
+    assert "shop@candidate is refused" in html
+    assert f'action="{TAKE_OFF}"' not in html
+    assert not Alias.objects.filter(name=AliasName.CANDIDATE).exists()
+    assert html.count(f'action="{CANDIDATE}"') == 2  # of the row, and of the undo
+    trainer_browser.post(CANDIDATE)
+    assert Alias.objects.get(name=AliasName.CANDIDATE).version.number == 1
+
+
+def test_a_candidate_that_takes_calls_is_asked_about_before_it_is_taken_off(
+    trainer_browser: Client, policy: Policy, base: Version
+) -> None:
+    candidate_beside_live(policy, base)
+    Alias.objects.filter(name=AliasName.CANDIDATE).update(live_share=30)
+    assert "Live answers its 30 % of the calls from then on" in trainer_browser.get("/p/shop/models").content.decode()
+
+    html = trainer_browser.post(TAKE_OFF, follow=True).content.decode()
+
+    assert "Live answers its 30 % of the calls." in html
+    assert html.count(f'action="{CANDIDATE}"') == 1  # an undo would not bring the share back
+
+
+def test_a_candidate_is_taken_off_by_those_who_may(
+    viewer_browser: Client, stranger_browser: Client, trainer_browser: Client, policy: Policy, base: Version
+) -> None:
+    assert trainer_browser.post(TAKE_OFF).status_code == 404
+    candidate_beside_live(policy, base)
+    assert "Take off" in viewer_browser.get("/p/shop/models").content.decode()  # and whom to ask
+    assert viewer_browser.post(TAKE_OFF).status_code == 403
+    assert stranger_browser.post(TAKE_OFF).status_code == 404
+    assert trainer_browser.get(TAKE_OFF).status_code == 405
+    assert Alias.objects.filter(name=AliasName.CANDIDATE).exists()
+
+
 def test_there_is_nothing_to_roll_back_to_at_first(trainer_browser: Client, policy: Policy) -> None:
     assert trainer_browser.post("/p/shop/models/roll-back").status_code == 404
 

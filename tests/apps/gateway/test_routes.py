@@ -26,6 +26,7 @@ from apps.registry.models import (
     Version,
     VersionState,
 )
+from apps.registry.services import take_off_candidate
 from tests.apps.gateway.conftest import GatewayServer, chat, wait_until
 from tests.factories.accounts import ApiKeyFactory
 from tests.factories.registry import AliasFactory, EngineFactory, ProviderFactory, TeacherFactory, VersionFactory
@@ -130,6 +131,15 @@ def test_a_candidate_that_no_engine_has_takes_nothing_from_live(adapter: Version
     snapshot = load_in_thread()
     found = {snapshot.find_version(key.agent.project_id, "otter", session=str(number)) for number in range(50)}
     assert {version.label for version in found if version} == {"otter@v0"}
+
+
+def test_a_candidate_taken_off_leaves_all_calls_to_live(adapter: Version, key: ApiKey) -> None:
+    AliasFactory.create(version=adapter, name=AliasName.CANDIDATE, live_share=99)
+    take_off_candidate(policy=adapter.policy, actor="owner")
+    project_id, snapshot = key.agent.project_id, load_in_thread()
+    found = {snapshot.find_version(project_id, "otter", session=str(number)) for number in range(50)}
+    assert {version.label for version in found if version} == {"otter@v0"}
+    assert snapshot.find_version(project_id, "otter@candidate") is None
 
 
 def test_teachers_are_names_of_their_own_project_on_a_provider(

@@ -11,7 +11,7 @@ from apps.registry.models import AliasName, Engine, Policy, Version
 from apps.registry.refresh import refresh_version
 from apps.registry.services import mark_ready
 from tests.apps.registry.conftest import Publish, number_of
-from tests.factories.registry import PolicyFactory, VersionFactory
+from tests.factories.registry import AliasFactory, PolicyFactory, VersionFactory
 from tests.fakes.adapter_engine import FakeEngine
 
 ClientOf = Callable[[User], APIClient]
@@ -193,3 +193,42 @@ def test_only_trainers_of_the_team_split(
     assert client_of(stranger).put(f"{SPLIT}?project=shop", body).status_code == 404
     assert anonymous_client.put(SPLIT, body).status_code == 401
     assert shares_of(version.policy) == {}
+
+
+CANDIDATE = "/api/v1/aliases/candidate"
+
+
+@pytest.fixture
+def candidate(policy: Policy, version: Version) -> None:
+    AliasFactory.create(version=version, name=AliasName.CANDIDATE, live_share=20)
+
+
+@pytest.mark.usefixtures("candidate")
+def test_a_trainer_takes_the_candidate_off(client_of: ClientOf, trainer: User, policy: Policy) -> None:
+    client = client_of(trainer)
+    assert client.delete(f"{CANDIDATE}?project=shop").status_code == 204
+    aliases = client.get("/api/v1/policy?project=shop").json()["aliases"]
+    assert (aliases["live"]["live_share"], "candidate" in aliases) == (100, False)
+    assert client.delete(f"{CANDIDATE}?project=shop").status_code == 404
+
+
+@pytest.mark.usefixtures("candidate")
+def test_only_the_candidate_can_be_taken_off(manage_client: APIClient) -> None:
+    for name, status in {"live": 409, "previous": 409, "newest": 404}.items():
+        assert manage_client.delete(f"/api/v1/aliases/{name}").status_code == status
+
+
+@pytest.mark.usefixtures("candidate")
+def test_only_trainers_of_the_team_take_the_candidate_off(
+    key_client: APIClient,
+    client_of: ClientOf,
+    viewer: User,
+    stranger: User,
+    anonymous_client: APIClient,
+    policy: Policy,
+) -> None:
+    assert key_client.delete(CANDIDATE).status_code == 403
+    assert client_of(viewer).delete(f"{CANDIDATE}?project=shop").status_code == 403
+    assert client_of(stranger).delete(f"{CANDIDATE}?project=shop").status_code == 404
+    assert anonymous_client.delete(CANDIDATE).status_code == 401
+    assert number_of(policy, AliasName.CANDIDATE) == 1

@@ -7,7 +7,7 @@ from django.db import IntegrityError, transaction
 
 from apps.accounts.models import AuditEvent, Project
 from apps.core.contracts.training import Probe
-from apps.core.errors import Conflict, InvalidInput
+from apps.core.errors import Conflict, InvalidInput, NotFound
 from apps.registry import services
 from apps.registry.models import AliasName, EngineState, Policy, Version, VersionState
 from tests.apps.registry.conftest import PROBE, Publish, number_of
@@ -177,6 +177,28 @@ def test_a_version_without_an_alias_is_retired_and_comes_back(policy: Policy, pu
     assert Version.objects.get(pk=first.pk).retired_at is not None
     services.switch_alias(policy=policy, alias=LIVE, version=first, actor="owner")
     assert Version.objects.get(pk=first.pk).retired_at is None
+
+
+def test_taking_the_candidate_off_gives_live_its_share_and_retires_it(policy: Policy, publish: Publish) -> None:
+    version = publish(goes_live=False)
+    services.mark_ready(version, verification={})
+    services.switch_alias(policy=policy, alias=CANDIDATE, version=version, actor="owner")
+    services.split_live(policy=policy, shares={LIVE: 70, CANDIDATE: 30}, actor="owner")
+
+    assert services.take_off_candidate(policy=policy, actor="owner").live_share == 30
+
+    assert number_of(policy, CANDIDATE) is None
+    assert Version.objects.get(pk=version.pk).retired_at is not None
+    event = AuditEvent.objects.get(action="alias.taken_off")
+    assert (event.actor, event.object_id, event.detail["live_share"]) == ("owner", version.id, "30")
+    services.switch_alias(policy=policy, alias=CANDIDATE, version=version, actor="owner")
+    assert policy.aliases.get(name=CANDIDATE).live_share == 0
+    assert Version.objects.get(pk=version.pk).retired_at is None
+
+
+def test_there_is_no_candidate_to_take_off_at_first(policy: Policy) -> None:
+    with pytest.raises(NotFound, match="no version is the candidate"):
+        services.take_off_candidate(policy=policy, actor="owner")
 
 
 def test_the_probe_is_kept_with_the_version(publish: Publish) -> None:
