@@ -92,6 +92,7 @@ def test_an_owner_switches_a_key_off(owner_browser: Client, key: ApiKey) -> None
     key.refresh_from_db()
     assert key.disabled_at
     assert AuditEvent.objects.filter(action="key.disabled", object_id=key.id).exists()
+    assert "switched off <time" in owner_browser.get("/p/shop/agents/clerk").content.decode()
     assert owner_browser.post(f"/p/shop/agents/clerk/keys/{key.id}/off").status_code == 409
 
 

@@ -102,7 +102,7 @@ def test_the_home_says_whether_what_is_live_answers(owner_browser: Client, proje
     Engine.objects.filter(pk=engine.pk).update(state=EngineState.DOWN, last_seen_at=timezone.now())
     assert "no engine answers" in read()
     Engine.objects.filter(pk=engine.pk).update(state=EngineState.UP)
-    assert "answers, since" in read()
+    assert "answers. It went live <time" in read()
     Engine.objects.filter(pk=engine.pk).update(base_model="another")
     assert "no engine answers" in read()
 
