@@ -9,6 +9,7 @@ from django.db import models
 from apps.accounts.models import ApiKey, Project, Role, User
 from apps.console.queries.counting import Count, count_up_to
 from apps.console.queries.imports import was_captured
+from apps.console.queries.models import read_shares
 from apps.registry.models import Alias, AliasName, Engine, EngineState, Policy, Version, VersionState
 from apps.registry.queries import find_context_length
 from apps.training.models import ACTIVE_STATES, BatchState, BatchTrajectory, Run
@@ -30,6 +31,8 @@ class Loop:
     served: Count
     live: Version | None
     live_since: datetime | None
+    shares: dict[int, int]
+    """How many of 100 calls each version answers, by its number, live's first."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,6 +110,7 @@ def read_loop(project: Project) -> Loop:
         served=count_up_to(Step.objects.filter(was_captured("trajectory_id"), version=live)) if live else Count(n=0),
         live=live,
         live_since=alias.switched_at if alias else None,
+        shares=read_shares(project),
     )
 
 

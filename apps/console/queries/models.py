@@ -1,5 +1,6 @@
 """What the page of a project's model line shows: versions with their lineage, aliases, and where they are served."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from django.db.models import Avg, Count, Q
@@ -8,6 +9,7 @@ from apps.accounts.models import Project
 from apps.console.queries.imports import was_captured
 from apps.core.errors import NotFound
 from apps.registry.models import Alias, AliasName, Engine, Policy, Version, VersionState
+from apps.registry.services import N_SHARES
 from apps.trajectories.blindness import NOTHING, Hidden
 from apps.trajectories.models import Trajectory
 
@@ -51,11 +53,15 @@ class ModelLine:
     previous: Alias | None
     shares: dict[str, int]
     """What each alias beside live takes of its calls, in per cent."""
+    split: str
+    """Who answers which part of the calls, in words; empty where live answers all."""
+    splits_then: dict[int, str]
+    """The same as it would be with the version of this number live."""
     engines: list[Engine]
 
     @property
     def live_share(self) -> int:
-        return 100 - sum(self.shares.values())
+        return N_SHARES - sum(self.shares.values())
 
 
 def read_model_line(project: Project, *, hidden: Hidden = NOTHING) -> ModelLine | None:
@@ -67,14 +73,49 @@ def read_model_line(project: Project, *, hidden: Hidden = NOTHING) -> ModelLine 
     named = {alias.name: alias for alias in aliases}
     live = named.get(AliasName.LIVE)
     is_whole_line = live is not None and live.version.is_whole
-    versions = Version.objects.filter(policy=policy).select_related("policy", "parent__policy").order_by("-number")
+    rows = Version.objects.filter(policy=policy).select_related("policy", "parent__policy").order_by("-number")
+    versions = list(rows[:SHOWN])
+    numbers = {version.number for version in versions} | {alias.version.number for alias in aliases}
     return ModelLine(
         policy=policy,
-        rows=[_row(version, aliases, is_whole_line=is_whole_line, hidden=hidden) for version in versions[:SHOWN]],
+        rows=[_row(version, aliases, is_whole_line=is_whole_line, hidden=hidden) for version in versions],
         live=live,
         previous=named.get(AliasName.PREVIOUS),
+        split=tell_split(share_out(aliases)),
+        splits_then={number: tell_split(share_out(aliases, live=number)) for number in numbers},
         shares={alias.name: alias.live_share for alias in aliases if alias.name != AliasName.LIVE},
         engines=list(Engine.objects.replicas().filter(is_enabled=True).order_by("base_url")[:SHOWN]),
+    )
+
+
+def read_shares(project: Project) -> dict[int, int]:
+    """Return `share_out` of the project's model line as it is."""
+    return share_out(list(Alias.objects.filter(policy__project=project).order_by("pk").select_related("version")))
+
+
+def share_out(aliases: Sequence[Alias], *, live: int | None = None) -> dict[int, int]:
+    """Return how many of 100 calls to the policy's bare name each version answers, by its number, live's first.
+
+    `live`: as it would be with the version of this number live. Shares stay with their aliases when these move.
+    """
+    named = {alias.name: alias.version.number for alias in aliases}
+    if live is not None and named.get(AliasName.LIVE) != live:
+        named = {**named, AliasName.PREVIOUS: named.get(AliasName.LIVE, live), AliasName.LIVE: live}
+    taken = {alias.name: alias.live_share for alias in aliases if alias.live_share}
+    shares: dict[int, int] = {}
+    for name, share in {AliasName.LIVE.value: N_SHARES - sum(taken.values()), **taken}.items():
+        if name in named:
+            shares[named[name]] = shares.get(named[name], 0) + share
+    return shares
+
+
+def tell_split(shares: dict[int, int]) -> str:
+    """Return who answers which part of the calls, in words; nothing where one version answers all."""
+    if len(shares) < 2:
+        return ""
+    (live, share), *others = shares.items()
+    return ", ".join(
+        [f"version {live} answers {share} % of the calls", *(f"version {n} {part} %" for n, part in others)]
     )
 
 

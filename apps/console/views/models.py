@@ -25,7 +25,7 @@ def promote(page: Page, number: int) -> HttpResponse:
     """Have a verified version answer from now on."""
     version = queries.find_version(page.project, number)
     move_alias(policy=version.policy, alias=AliasName.LIVE, version=version, actor=page.caller.name)
-    message = f"{version} is live. Calls in flight finish on the version they began with."
+    message = f"{version} is live.{_tell_split(page)} Calls in flight finish on the version they began with."
     return page.done(message, to=page.url("models"))
 
 
@@ -58,7 +58,7 @@ def roll_back(page: Page) -> HttpResponse:
     """Have the previous version answer again."""
     version = queries.previous_version(page.project)
     move_alias(policy=version.policy, alias=AliasName.LIVE, version=version, actor=page.caller.name)
-    return page.done(f"{version} is live again.", to=page.url("models"))
+    return page.done(f"{version} is live again.{_tell_split(page)}", to=page.url("models"))
 
 
 @project_page("POST", role=Role.TRAINER)
@@ -75,6 +75,12 @@ def split(page: Page) -> HttpResponse:
         return _render(page, form=form, status=error.status)
     told = ", ".join(f"{share} % {name}" for name, share in shares.items() if share)
     return page.done(f"Calls are answered by {told}. A session stays with what it fell to.", to=page.url("models"))
+
+
+def _tell_split(page: Page) -> str:
+    """Return who answers which part of the calls now, to go on with; nothing where one version answers all."""
+    split = queries.tell_split(queries.read_shares(page.project))
+    return f" The split stays: {split}." if split else ""
 
 
 def _render(page: Page, *, form: SplitForm | None = None, status: int = 200) -> HttpResponse:

@@ -10,11 +10,11 @@ from apps.accounts.access import Caller
 from apps.accounts.models import Project, User
 from apps.console.queries.counting import count_up_to
 from apps.console.queries.home import list_projects, read_loop, read_set_up
-from apps.registry.models import Engine, EngineState, Version
+from apps.registry.models import AliasName, Engine, EngineState, Version
 from apps.training.models import Batch, BatchState, BatchTrajectory, Run, RunState
 from apps.training.services import launch_run
 from apps.trajectories.models import Trajectory
-from tests.factories.registry import EngineFactory
+from tests.factories.registry import AliasFactory, EngineFactory, VersionFactory
 
 
 def test_the_loop_is_counted(project: Project, ready: list[Trajectory], trajectory: Trajectory) -> None:
@@ -105,6 +105,17 @@ def test_the_home_says_whether_what_is_live_answers(owner_browser: Client, proje
     assert "answers. It went live <time" in read()
     Engine.objects.filter(pk=engine.pk).update(base_model="another")
     assert "no engine answers" in read()
+
+
+def test_the_home_says_who_answers_which_part_of_split_calls(owner_browser: Client, base: Version) -> None:
+    EngineFactory.create(base_model=base.policy.base_model, state=EngineState.UP)
+    trained = VersionFactory.create(policy=base.policy, number=1, parent=base, adapter_path="/runs/1")
+    AliasFactory.create(version=trained, name=AliasName.CANDIDATE, live_share=30)
+
+    lead = owner_browser.get("/p/shop/").content.decode().split('id="home-lead"')[1].split("</p>")[0]
+
+    said = " ".join(re.sub(r"<[^>]+>", "", lead.partition(">")[2]).split())
+    assert said == "Version 0 answers 70 % of the calls, version 1 30 %. Version 0 went live just now."
 
 
 def test_the_home_shows_the_newest_trajectories(
