@@ -52,13 +52,16 @@ class Pace:
 
     tokens_per_s: float
     tokens_per_trajectory: float
+    seconds_to_start: float = 0
+    """From an attempt's start to its trainer's first step, data being there."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Estimate:
     """`device`: where a process computes, by part; `host`: in the host's memory beside it; bytes of one process.
 
-    `disk`: of the whole run, at its end. `seconds_per_step` is None until a run of the project has been measured.
+    `disk`: of the whole run, at its end. Seconds, to the first step and of each, are None until a run of the project
+    has been measured.
     """
 
     n_parameters: int
@@ -66,6 +69,7 @@ class Estimate:
     device: Mapping[str, int]
     host: int
     disk: int
+    seconds_to_start: float | None
     seconds_per_step: float | None
     n_output_parameters: int = 0
 
@@ -102,6 +106,7 @@ def estimate_run(shape: ModelShape, recipe: RecipeConfig, *, device: str, pace: 
         },
         host=round(sum(states[name] for name in away)),
         disk=_disk(shape, recipe, n_trainable=n_trainable, device=device),
+        seconds_to_start=pace.seconds_to_start if pace else None,
         seconds_per_step=_seconds(recipe, pace) if pace else None,
         n_output_parameters=shape.n_output_parameters,
     )

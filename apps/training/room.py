@@ -13,10 +13,11 @@ from apps.registry.models import Policy
 from apps.training.estimate import Estimate, Pace, Room, estimate_run, find_shortage
 from apps.training.hosts import check_hosts
 from apps.training.model_shape import read_model_shape
-from apps.training.models import Metric, TrainHost
+from apps.training.models import Attempt, Metric, TrainHost
 from apps.training.recipes import RecipeConfig
 
 N_POINTS = 20  # of the last steps, by which the pace is measured
+N_ATTEMPTS = 10  # the last, by which a trainer's start is
 MEASURED = ("tokens", "tokens_per_s", "trajectories")
 
 
@@ -33,9 +34,10 @@ class Outlook:
 
     @property
     def seconds(self) -> float | None:
-        """How long the whole run will take, data being there."""
-        per_step = self.estimate.seconds_per_step if self.estimate else None
-        return per_step * self.n_steps if per_step is not None else None
+        """How long the whole run will take from its trainer's start, data being there."""
+        if self.estimate is None or self.estimate.seconds_per_step is None:
+            return None
+        return (self.estimate.seconds_to_start or 0) + self.estimate.seconds_per_step * self.n_steps
 
 
 def report_host(name: str, *, device: str, device_memory: int | None, memory: int) -> None:
@@ -121,4 +123,16 @@ def _read_pace(project: Project) -> Pace | None:
     return Pace(
         tokens_per_s=sum(row["tokens_per_s"] for row in rows) / len(rows),
         tokens_per_trajectory=sum(row["tokens"] for row in rows) / sum(row["trajectories"] for row in rows),
+        seconds_to_start=_read_start(project),
     )
+
+
+def _read_start(project: Project) -> float:
+    """Return the shortest time that one of the project's last trainers took to begin: the others waited for data."""
+    attempts = Attempt.objects.filter(run__project=project).order_by("-pk")[:N_ATTEMPTS]
+    firsts = Metric.objects.filter(attempt__in=list(attempts)).order_by("attempt", "step").distinct("attempt")
+    waits = [
+        (first.at - first.attempt.started_at).total_seconds() - first.values.get("seconds", 0)
+        for first in firsts.select_related("attempt")
+    ]
+    return max(0.0, min(waits, default=0.0))

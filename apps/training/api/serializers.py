@@ -68,6 +68,7 @@ class EstimatePartsSerializer(serializers.Serializer[Any]):
     device_total = serializers.IntegerField()
     host = serializers.IntegerField()
     disk = serializers.IntegerField()
+    seconds_to_start = serializers.FloatField(allow_null=True)
     seconds_per_step = serializers.FloatField(allow_null=True)
 
 

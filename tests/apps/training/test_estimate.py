@@ -3,6 +3,7 @@
 import json
 import re
 import struct
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from apps.core.errors import InvalidInput
 from apps.registry.models import Policy
 from apps.training.estimate import GIB, Estimate, ModelShape, Pace, Room, estimate_run, find_shortage
 from apps.training.model_shape import read_model_shape
-from apps.training.models import Metric
+from apps.training.models import Attempt, Metric
 from apps.training.recipes import read_recipe
 from apps.training.room import look_ahead, report_host
 from apps.trajectories.models import Trajectory
@@ -74,8 +75,9 @@ def test_what_is_offloaded_moves_to_the_host() -> None:
 
 
 def test_time_is_that_of_the_last_steps_tokens() -> None:
-    pace = Pace(tokens_per_s=500, tokens_per_trajectory=1000)
-    assert estimate(pace=pace, trajectories_per_step=10).seconds_per_step == 20
+    pace = Pace(tokens_per_s=500, tokens_per_trajectory=1000, seconds_to_start=30)
+    found = estimate(pace=pace, trajectories_per_step=10)
+    assert (found.seconds_to_start, found.seconds_per_step) == (30, 20)
     assert estimate().seconds_per_step is None
 
 
@@ -189,4 +191,19 @@ def test_time_is_known_after_a_first_run(known_model: Policy, launch: LaunchRun,
     measured = {"tokens": 1000.0, "tokens_per_s": 100.0, "trajectories": 2}
     for step, values in enumerate([measured, {"loss": 0.5}], start=1):
         Metric.objects.create(run=run, attempt=attempt, step=step, values=values)
-    assert look_ahead(run.project, recipe).seconds == 3 * 10 * 500 / 100
+    assert look_ahead(run.project, recipe).seconds == pytest.approx(3 * 10 * 500 / 100, abs=10)
+
+
+def test_time_counts_the_trainers_start(known_model: Policy, launch: LaunchRun, two_ready: list[Trajectory]) -> None:
+    run = launch()
+    attempt = claim(run)
+    measured = {"tokens": 1000.0, "tokens_per_s": 100.0, "trajectories": 2, "seconds": 10.0}
+    for step, at_s in enumerate((50, 900), start=1):
+        at = attempt.started_at + timedelta(seconds=at_s)
+        Metric.objects.create(run=run, attempt=attempt, step=step, values=measured, at=at)
+    waited = Attempt.objects.create(run=run, number=2, state="ended", host="here", started_at=attempt.started_at)
+    at = attempt.started_at + timedelta(seconds=3000)
+    Metric.objects.create(run=run, attempt=waited, step=3, values=measured, at=at)
+    outlook = look_ahead(run.project, read_recipe({"trajectories_per_step": 10, "n_steps": 3}))
+    assert outlook.estimate is not None
+    assert (outlook.estimate.seconds_to_start, outlook.seconds) == (40, 40 + 3 * 50)
