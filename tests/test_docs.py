@@ -7,7 +7,12 @@ import pytest
 from django.urls import Resolver404, resolve
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), ROOT / "docs" / "agents" / "white-box.md"]
+PAGES = [
+    ROOT / "README.md",
+    ROOT / "examples" / "README.md",
+    *sorted((ROOT / "docs").glob("*.md")),
+    ROOT / "docs" / "agents" / "white-box.md",
+]
 API = "/api/v1/"
 METHOD = "GET|POST|PUT|PATCH|DELETE"
 # "`GET`, `POST datasets`", "`PATCH /api/v1/keys/<id>/limits`", "curl -X PUT "http://127.0.0.1:8000/api/v1/split"".
@@ -34,7 +39,7 @@ def takes(method: str, address: str) -> bool:
     return hasattr(getattr(view, "view_class", None), method.lower())
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_every_method_and_address_that_a_page_names_is_there(page: Path) -> None:
     assert [said for said in sorted(find_said(page)) if not takes(*said)] == []
 
