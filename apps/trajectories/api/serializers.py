@@ -158,6 +158,9 @@ class TrajectoryPageSerializer(PageSerializer):
     """A slow search may have `next_before` after fewer items than were asked for."""
 
     items = TrajectorySerializer(many=True)
+    warning = serializers.CharField(
+        help_text="what in the search may be a slip: agents and versions that the project has not"
+    )
 
 
 class StepPageSerializer(serializers.Serializer[Any]):

@@ -44,7 +44,7 @@ class TrajectoriesView(APIView):
         project = find_project(caller, query.pop("project"))
         sight = sight_of(caller)
         page = search(project=project, hidden=sight["hidden"], **query)
-        return Response(show_page(TrajectorySerializer, page, **sight))
+        return Response({**show_page(TrajectorySerializer, page, **sight), "warning": page.warning})
 
     @extend_schema(
         parameters=[ProjectQuerySerializer], request=OpenBodySerializer, responses={201: TrajectorySerializer}

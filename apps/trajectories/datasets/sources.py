@@ -73,7 +73,7 @@ def _check_frozen(export: Export, shape: RowShape) -> None:
 
 
 def warn_of_export(export: Export) -> str:
-    """Return what in its search may be a slip: agents that the project has not."""
+    """Return what in its search may be a slip: agents and versions that the project has not."""
     return warn_of_strangers(project=export.project, query=export.query)
 
 

@@ -17,7 +17,7 @@ from apps.registry.models import Version
 from apps.trajectories.bulk.models import TrajectoryTag
 from apps.trajectories.models import PrefixBreak, Step, Trajectory
 from apps.trajectories.querysets import TrajectoryQuerySet
-from apps.trajectories.search.fields import ANY, NONE, read_count, read_end, read_moment, read_number
+from apps.trajectories.search.fields import ANY, NONE, read_count, read_end, read_moment, read_number, read_version
 from apps.trajectories.search.language import Filter, Query, Words
 from apps.trajectories.search.models import TrajectoryText, TrajectoryVersion
 from apps.trajectories.search.words import CONFIG
@@ -126,7 +126,7 @@ def _by_agent(term: Filter, scope: Scope) -> Q:
 
 
 def _spoken_by(term: Filter, scope: Scope) -> Exists:
-    numbers = _compare(term, scope, column="number", read=read_count)
+    numbers = _compare(term, scope, column="number", read=read_version)
     versions = Version.objects.filter(numbers, policy__project=scope.project).values_list("pk", flat=True)
     return _have(TrajectoryVersion.objects.filter(version__in=list(versions)), scope)
 

@@ -78,6 +78,11 @@ def read_count(value: str) -> int:
     return int(value)
 
 
+def read_version(value: str) -> int:
+    """Return the number of a version, `v3` or `3`."""
+    return read_count(value.removeprefix("v"))
+
+
 def read_moment(value: str, *, now: datetime | None = None) -> datetime:
     """Return the moment that a day (its beginning), a time or an age like 36h means; UTC where no zone is said."""
     if ago := _AGO.fullmatch(value):
@@ -116,7 +121,7 @@ _ALL = (
     Field(name="tokens", wants=_COUNT, read=read_count, is_ordered=True, example="tokens>10000"),
     Field(name="has", wants=f"one of {', '.join(HAS)}", read=one_of(*HAS), example="has:error"),
     Field(name="is", wants=f"one of {', '.join(IS)}", read=one_of(*IS), example="is:open"),
-    Field(name="version", wants="a version's number", read=read_count, is_ordered=True, example="version:12"),
+    Field(name="version", wants="a version's number", read=read_version, is_ordered=True, example="version:12"),
     Field(
         name="channel",
         wants=f"one of {', '.join(Channel.values)}",

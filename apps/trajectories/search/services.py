@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from difflib import get_close_matches
 from time import monotonic
@@ -16,11 +16,12 @@ from django.utils import timezone
 from apps.accounts.models import Project
 from apps.core.errors import InvalidInput
 from apps.core.paging import Page, page_newest_first
+from apps.registry.models import Version
 from apps.trajectories.blindness import NOTHING, Hidden
 from apps.trajectories.models import Trajectory
 from apps.trajectories.querysets import TrajectoryQuerySet
 from apps.trajectories.search.compiling import Scope, narrow_rows
-from apps.trajectories.search.fields import ANY, NONE
+from apps.trajectories.search.fields import ANY, NONE, read_version
 from apps.trajectories.search.language import Filter, Query, parse_query
 from apps.trajectories.sql_states import is_out_of_time
 
@@ -62,10 +63,11 @@ def find_matching(
 @dataclass(frozen=True, kw_only=True)
 class Found(Page[Trajectory]):
     """One page of a search. `is_walked`: no index served it. `is_cut`: it was ended early, and goes on from
-    `next_before`; there may be more until then than the page has."""
+    `next_before`; there may be more until then than the page has. `warning`: what in the search may be a slip."""
 
     is_walked: bool = False
     is_cut: bool = False
+    warning: str = ""
 
 
 def search(
@@ -76,7 +78,8 @@ def search(
     Raises SearchError and TooSlow.
     """
     query = Query(terms=(*parse_query(q).terms, *name_terms(**filters)))
-    return find_page(project=project, query=query, before=before, limit=limit, hidden=hidden)
+    found = find_page(project=project, query=query, before=before, limit=limit, hidden=hidden)
+    return replace(found, warning=_tell_strangers(project, query))
 
 
 def name_terms(
@@ -99,25 +102,52 @@ def name_terms(
     return terms
 
 
-def find_strangers(*, project: Project, query: Query) -> list[tuple[str, str]]:
-    """Return the agents that the search names and the project has not, each with the slug of the one that may be meant,
-    else ""."""
-    named = {
-        value for term in query.terms if isinstance(term, Filter) and term.field == "agent" for value in term.values
-    }
+@dataclass(frozen=True, kw_only=True)
+class Stranger:
+    """An agent or a version that a search names and the project has not. `meant`: the one that may be meant, or ""."""
+
+    kind: str
+    name: str
+    meant: str = ""
+
+    def __str__(self) -> str:
+        hint = f": do you mean {self.meant}?" if self.meant else ""
+        return f"this project has no {self.kind} {self.name}{hint}"
+
+
+def find_strangers(*, project: Project, query: Query) -> list[Stranger]:
+    """Return the agents and versions that the search names and the project has not."""
+    return _find_strange_agents(project, _list_named(query, "agent")) + _find_strange_versions(
+        project, _list_named(query, "version")
+    )
+
+
+def _list_named(query: Query, field: str) -> set[str]:
+    named = [term for term in query.terms if isinstance(term, Filter) and (term.field, term.operator) == (field, ":")]
+    return {value for term in named for value in term.values}
+
+
+def _find_strange_agents(project: Project, named: set[str]) -> list[Stranger]:
     known = dict(project.agents.values_list("slug", "name")) if named else {}
     slugs = {name.lower(): slug for slug, name in known.items()} | {slug: slug for slug in known}
     near = {value: get_close_matches(value.lower(), slugs, n=1) for value in sorted(named - known.keys())}
-    return [(value, slugs[found[0]] if found else "") for value, found in near.items()]
+    return [Stranger(kind="agent", name=value, meant=slugs[found[0]] if found else "") for value, found in near.items()]
+
+
+def _find_strange_versions(project: Project, named: set[str]) -> list[Stranger]:
+    numbers = {value: read_version(value) for value in named}
+    rows = Version.objects.filter(policy__project=project, number__in=set(numbers.values()))
+    known = set(rows.values_list("number", flat=True)) if named else set()
+    return [Stranger(kind="version", name=value) for value in sorted(named) if numbers[value] not in known]
 
 
 def warn_of_strangers(*, project: Project, query: str) -> str:
-    """Return the same in words, "" when the project has all the agents that the search names. Raises SearchError."""
-    found = find_strangers(project=project, query=parse_query(query))
-    known = [
-        f"this project has no agent {slug}" + (f": do you mean {meant}?" if meant else "") for slug, meant in found
-    ]
-    return "; ".join(known)
+    """Return the same in words, "" when the project has all that the search names. Raises SearchError."""
+    return _tell_strangers(project, parse_query(query))
+
+
+def _tell_strangers(project: Project, query: Query) -> str:
+    return "; ".join(map(str, find_strangers(project=project, query=query)))
 
 
 def find_page(*, project: Project, query: Query, before: str | None, limit: int, hidden: Hidden = NOTHING) -> Found:

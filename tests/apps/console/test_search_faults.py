@@ -66,6 +66,13 @@ def test_an_agent_that_there_is_not_is_told_with_the_one_that_may_be_meant(
     assert "do you mean <code>clerk</code>?" in counted
 
 
+def test_a_version_that_there_is_not_is_told(trainer_browser: Client, trajectory: Trajectory) -> None:
+    html = trainer_browser.get("/p/shop/trajectories", {"q": "version:v9,v0,7"}).content.decode()
+    told = ["no version <code>v9</code>" in html, "no version <code>7</code>" in html, "<code>v0</code>" in html]
+    assert told == [True, True, False]
+    assert "This project has no" not in trainer_browser.get("/p/shop/trajectories?q=version>9").content.decode()
+
+
 def test_another_teams_agent_is_as_unknown_as_any(
     trainer_browser: Client, trajectory: Trajectory, add_trajectory: Callable[..., Trajectory]
 ) -> None:

@@ -58,7 +58,7 @@ class ExportSerializer(serializers.ModelSerializer[Export]):
 
 
 class StartedExportSerializer(ExportSerializer):
-    """An export that begins. `warning` is what in its search may be a slip: agents that the project has not."""
+    """An export that begins. `warning`: what in its search may be a slip, as agents that the project has not."""
 
     warning = serializers.SerializerMethodField()
 

@@ -182,7 +182,9 @@ class AdditionBodySerializer(StrictSerializer):
 class AddedSerializer(serializers.Serializer[Any]):
     n_added = serializers.IntegerField(help_text="how many were not in it before")
     n_trajectories = serializers.IntegerField(help_text="how many the dataset has now")
-    warning = serializers.CharField(help_text="what in the search may be a slip: agents that the project has not")
+    warning = serializers.CharField(
+        help_text="what in the search may be a slip: agents and versions that the project has not"
+    )
 
 
 class RemovedSerializer(serializers.Serializer[Any]):

@@ -5,6 +5,7 @@ from rest_framework.test import APIClient
 
 from apps.accounts.models import Agent
 from apps.trajectories.bulk.models import TrajectoryTag
+from tests.factories.registry import VersionFactory
 from tests.factories.trajectories import StepFactory, TrajectoryFactory
 
 pytestmark = pytest.mark.django_db
@@ -36,6 +37,24 @@ def test_it_filters_by_what_broke_a_prefix(key_client: APIClient, agent: Agent) 
         assert [item["id"] for item in key_client.get(LIST, asked).json()["items"]] == [broken.id]
     answer = key_client.get(LIST, {"prefix_break": "quake"})
     assert (answer.status_code, answer.json()["field"]) == (400, "prefix_break")
+
+
+@pytest.mark.parametrize(
+    ("asked", "warning"),
+    [
+        ({"q": "agent:clrk"}, "this project has no agent clrk: do you mean clerk?"),
+        ({"agent": "clrk"}, "this project has no agent clrk: do you mean clerk?"),
+        ({"q": "version:v9 agent:nobody"}, "this project has no agent nobody; this project has no version v9"),
+        ({"q": "version:9007199254740992"}, "this project has no version 9007199254740992"),
+        ({"q": "version:v0 agent:clerk"}, ""),
+        ({}, ""),
+    ],
+)
+def test_it_tells_of_agents_and_versions_that_the_project_has_not(
+    key_client: APIClient, agent: Agent, asked: dict[str, str], warning: str
+) -> None:
+    VersionFactory.create(policy__project=agent.project)
+    assert key_client.get(LIST, asked).json()["warning"] == warning
 
 
 @pytest.mark.parametrize("q", ["reward<much", "agnt:x", '"open', "a\x00", "x" * 4001])

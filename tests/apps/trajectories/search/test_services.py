@@ -100,6 +100,7 @@ ALL = {"plain", "bad", "good", "out"}
         ("is:complete", {"good"}),
         ("is:excluded", {"out"}),
         ("version:2", {"good"}),
+        ("version:v2", {"good"}),
         ("version>=1", {"good", "bad"}),
         ("version:7", set()),
         ("channel:val", {"good"}),
