@@ -171,7 +171,6 @@ class RunView:
     attempts: list[Attempt]
     batches: list[Batch]
     kept_back: set[int]  # training steps whose mean reward is hidden from this person
-    place: int | None
     unverified: Version | None
     made: Made | None
 
@@ -221,7 +220,6 @@ def read_run(run: Run, *, hidden: Hidden = NOTHING) -> RunView:
         attempts=attempts,
         batches=batches,
         kept_back=kept_back,
-        place=_place_in_queue(run),
         unverified=_find_unverified(run),
         made=_find_made(run),
     )
@@ -246,12 +244,6 @@ def _find_unverified(run: Run) -> Version | None:
     """Return the newest version of the run that engines have not verified yet: a run ends before that."""
     made = Version.objects.filter(policy=run.policy_id, lineage__run_id=run.pk, state=VersionState.PUBLISHED)
     return made.order_by("-number").first()
-
-
-def _place_in_queue(run: Run) -> int | None:
-    if run.state != RunState.QUEUED:
-        return None
-    return Run.objects.filter(state__in=(RunState.QUEUED, RunState.RUNNING, RunState.CANCELLING), pk__lt=run.pk).count()
 
 
 def read_progress(run: Run) -> Progress:

@@ -118,15 +118,16 @@ def batch(page: Page, run_id: str, step: int) -> HttpResponse:
 
 @project_page("POST", role=Role.TRAINER)
 def cancel(page: Page, run_id: str) -> HttpResponse:
-    """Stop a run; its checkpoint stays."""
-    found = queries.find_run(page.project, run_id)
-    cancel_run(run=found, caller=page.caller)
-    return page.done("Stopping after a checkpoint.", to=page.url("run", run_id), passing=True)
+    """Stop a run; its checkpoint stays. One that is queued ends at once."""
+    found = cancel_run(run=queries.find_run(page.project, run_id), caller=page.caller)
+    kept = "Its last checkpoint stays." if found.steps_done else "It had done no training step yet."
+    message = f"Cancelled. {kept}" if found.is_final else "Stopping after a checkpoint."
+    return page.done(message, to=page.url("run", run_id), passing=not found.is_final)
 
 
 @project_page("POST", role=Role.TRAINER)
 def resume(page: Page, run_id: str) -> HttpResponse:
     """Go on from the last checkpoint."""
-    found = queries.find_run(page.project, run_id)
-    resume_run(run=found, caller=page.caller)
-    return page.done("Queued again; it goes on from its last checkpoint.", to=page.url("run", run_id), passing=True)
+    found = resume_run(run=queries.find_run(page.project, run_id), caller=page.caller)
+    way = "goes on from its last checkpoint" if found.steps_done else "begins anew"
+    return page.done(f"Queued again; it {way}.", to=page.url("run", run_id), passing=True)

@@ -61,6 +61,40 @@ def test_a_run_is_cancelled_and_resumed(trainer_browser: Client, run: Run) -> No
     assert trainer_browser.post(f"/p/shop/runs/{run.id}/resume").status_code == 409
 
 
+@pytest.mark.parametrize(
+    ("state", "steps_done", "asked", "told", "resumed"),
+    [
+        ("queued", 0, "no training step yet, so nothing is lost", "Cancelled. It had done no", "it begins anew"),
+        ("queued", 2, "ends at once; its last checkpoint and", "Cancelled. Its last checkpoint stays", "it goes on"),
+        ("running", 0, "It ends after a checkpoint;", "Stopping after a checkpoint", ""),
+    ],
+)
+def test_who_cancels_a_run_hears_of_a_checkpoint_where_there_is_one(
+    trainer_browser: Client, run: Run, state: str, steps_done: int, asked: str, told: str, resumed: str
+) -> None:
+    Run.objects.filter(pk=run.pk).update(state=state, steps_done=steps_done)
+    address = f"/p/shop/runs/{run.id}"
+    assert asked in trainer_browser.get(address).content.decode()
+    assert told in trainer_browser.post(f"{address}/cancel", follow=True).content.decode()
+    if resumed:
+        assert f"Queued again; {resumed}" in trainer_browser.post(f"{address}/resume", follow=True).content.decode()
+
+
+def test_a_queued_run_says_its_place_once(viewer_browser: Client, run: Run) -> None:
+    base = VersionFactory.create()
+    Run.objects.create(
+        id="run_00" + run.id[6:],
+        project=base.policy.project,
+        policy=base.policy,
+        start_version=base,
+        recipe=run.recipe,
+        n_steps=1,
+    )
+    html = viewer_browser.get(f"/p/shop/runs/{run.id}").content.decode()
+    assert html.count("before it: 1") == 1
+    assert "before this one" not in html
+
+
 def test_a_failed_run_says_why(viewer_browser: Client, run: Run) -> None:
     Run.objects.filter(pk=run.pk).update(state=RunState.FAILED, error="The trainer ran out of memory on device 0.")
     assert "ran out of memory" in viewer_browser.get(f"/p/shop/runs/{run.id}").content.decode()
