@@ -7,6 +7,9 @@ from rest_framework import serializers
 from apps.core.ids import ID_MAX_LENGTH
 from apps.core.paging import MAX_LIMIT, Page
 
+PARAMETER = "parameter"  # what a field is called that stands in an address
+PAGING = ("limit", "before", "after")
+
 
 class StrictSerializer(serializers.Serializer[Any]):
     """Refuses fields that it does not know, by name."""
@@ -15,9 +18,14 @@ class StrictSerializer(serializers.Serializer[Any]):
         if isinstance(data, dict):
             unknown = sorted(set(data) - set(self.fields))
             if unknown:
-                known = ", ".join(sorted(self.fields))
-                raise serializers.ValidationError({str(unknown[0]): [f"unknown field; there are {known}"]})
+                raise serializers.ValidationError({str(unknown[0]): [self._tell_unknown(unknown[0])]})
         return super().to_internal_value(data)
+
+    def _tell_unknown(self, name: Any) -> str:
+        known = ", ".join(sorted(self.fields))
+        noun = self.context.get("noun", "field")
+        is_unpaged = noun == PARAMETER and name in PAGING
+        return f"unknown {noun}{', since what is here is not paged' if is_unpaged else ''}; there are {known}"
 
 
 class ProjectQuerySerializer(StrictSerializer):
@@ -28,6 +36,8 @@ class ProjectQuerySerializer(StrictSerializer):
 
 class WholeNumberField(serializers.IntegerField):
     """A whole number in an address, in the digits 0 to 9: Python reads other scripts' digits and 1_0 too."""
+
+    default_error_messages = {"invalid": "must be a whole number; leave it out for the usual one"}
 
     def to_internal_value(self, data: Any) -> int:
         """Return the number; raises DRF's ValidationError."""
@@ -67,8 +77,7 @@ def show_page(shape: type[serializers.BaseSerializer[Any]], page: Page[Any], **c
 
 def read_fields(shape: type[StrictSerializer], data: Any) -> dict[str, Any]:
     """Return the checked fields of a body or of query parameters; raises DRF's ValidationError."""
-    if hasattr(data, "dict"):  # query parameters
-        data = data.dict()
-    serializer = shape(data=data)
+    is_query = hasattr(data, "dict")
+    serializer = shape(data=data.dict() if is_query else data, context={"noun": PARAMETER} if is_query else {})
     serializer.is_valid(raise_exception=True)
     return dict(serializer.validated_data)

@@ -92,7 +92,7 @@ class OutlookSerializer(serializers.Serializer[Any]):
 
 
 class MetricsQuerySerializer(StrictSerializer):
-    since_step = serializers.IntegerField(required=False, default=0, min_value=0, max_value=BIGGEST)
+    since_step = WholeNumberField(required=False, default=0, min_value=0, max_value=BIGGEST)
 
 
 class EventsQuerySerializer(StrictSerializer):
