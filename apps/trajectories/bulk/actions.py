@@ -95,6 +95,14 @@ def _check_tag(_project: Project, settings: Mapping[str, Any]) -> Settings:
     return {"tag": " ".join(tag.split())}
 
 
+def _check_new_tag(project: Project, settings: Mapping[str, Any]) -> Settings:
+    """Refuse what would be read as several; one that has a comma all the same can still be taken off."""
+    checked = _check_tag(project, settings)
+    if "," in checked["tag"]:
+        raise InvalidInput("a tag has no comma: give several one after the other", field="tag")
+    return checked
+
+
 def _check_channel(_project: Project, settings: Mapping[str, Any]) -> Settings:
     take_only(settings, "channel")
     if settings.get("channel") not in Channel.values:
@@ -229,7 +237,7 @@ TAG = Action(
     done="tagged",
     does="Tag {rows} with “{tag}”",
     role=Role.REVIEWER,
-    check=_check_tag,
+    check=_check_new_tag,
     apply=_tag,
     undo=_undo_tag,
 )

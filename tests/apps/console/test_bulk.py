@@ -95,6 +95,14 @@ def test_all_that_a_search_finds_is_tagged_and_taken_back(
     assert not rows[0].tags.exists()
 
 
+def test_a_tag_that_has_a_comma_can_still_be_taken_off(reviewer_browser: Client, add_trajectory: AddTrajectory) -> None:
+    row = add_trajectory()
+    TrajectoryTag.objects.create(trajectory=row, name="a, b")
+    reviewer_browser.post("/p/shop/trajectories", {"action": "untag", "scope": "all", "tag": "a, b"})
+    assert run_last().state == "done"
+    assert not row.tags.exists()
+
+
 def test_a_job_tells_how_many_rows_it_changed(reviewer_browser: Client, add_trajectory: AddTrajectory) -> None:
     rows = [add_trajectory() for _ in range(3)]
     TrajectoryTag.objects.create(trajectory=rows[0], name="low")
@@ -115,6 +123,7 @@ REFUSED = [
     ({"action": "reward", "value": "3"}, "value", "A reward&#x27;s value is a number from -1 to 1."),
     ({"action": "tag"}, "tag", "A tag has 1 to 40 characters."),
     ({"action": "untag", "tag": " "}, "tag", "A tag has 1 to 40 characters."),
+    ({"action": "tag", "tag": "a, b"}, "tag", "A tag has no comma: give several one after the other."),
     ({"action": "channel", "channel": "both"}, "channel", "Channel is one of train, val."),
     ({"action": "dataset", "dataset": ""}, "dataset", "Say which dataset"),
     ({"action": "dataset", "dataset": "dset_00000000000000000000000000"}, "dataset", "This project has no dataset"),
