@@ -34,18 +34,19 @@ def render_banner(welcome: Welcome) -> str:
 def _last_words(welcome: Welcome) -> str:
     """Where to go now, by which log-in, and how to end: what stands above may have left the window."""
     where = f"Ready{'' if welcome.has_engine else ', but for an engine'}: {welcome.base_url}/"
-    password = f"password {welcome.password}" if welcome.password else f"the password in {welcome.credentials_file}"
+    kept = f"the password in {welcome.credentials_file}"
+    password = f"password {welcome.password} (shown once)" if welcome.password else kept
     end = "Ctrl-C" if welcome.can_be_interrupted else "`make stop`"
     return f"{where}\nLog in as {welcome.email}, {password}\n{end} stops everything."
 
 
 def _links(welcome: Welcome) -> str:
-    password = f"  password {welcome.password}   (shown once)" if welcome.password else "  (password as before)"
+    password = "its password stands below" if welcome.password else "password as before"
     key = f"{welcome.api_key}   (shown once)" if welcome.api_key else "as before"
     return "\n".join(
         [
             f"  Console   {welcome.base_url}/",
-            f"  Log in    {welcome.email}{password}",
+            f"  Log in    {welcome.email}   ({password})",
             f"  Project   {welcome.project}",
             f"  API key   {key}",
             f"            both are kept in {welcome.credentials_file}",
