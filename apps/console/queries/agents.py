@@ -8,7 +8,7 @@ from django.db.models import Avg, Count, F, Max, OuterRef, Q, QuerySet, Subquery
 from django.db.models.functions import JSONObject
 from django.utils import timezone
 
-from apps.accounts.models import Agent, ApiKey, Project
+from apps.accounts.models import Agent, ApiKey, Project, Scope
 from apps.console.break_hints import BREAK_HINTS
 from apps.console.queries.imports import was_captured
 from apps.core.errors import NotFound
@@ -27,6 +27,7 @@ class AgentRow:
 
     agent: Agent
     n_keys: int
+    n_script_keys: int  # that may more than an agent needs
     n_trajectories: int
     n_imported: int  # of them: nobody called for these
     n_steps: int
@@ -61,13 +62,20 @@ def _with_day(agents: QuerySet[Agent], *, hidden: Hidden) -> QuerySet[Agent]:
     )
     newest = Trajectory.objects.filter(pk__in=day.order_by("-pk").values("pk")[:SAMPLE])
     keys = ApiKey.objects.filter(agent=OuterRef("pk")).order_by().values("agent")
-    usable = ApiKey.objects.usable().filter(agent=OuterRef("pk")).order_by().values("agent")
+    usable = ApiKey.objects.usable()
     return agents.annotate(
         day=Subquery(newest.order_by().values("agent").annotate(sums=sums).values("sums")),
-        n_keys=Subquery(usable.annotate(n=Count("pk")).values("n")),
+        n_keys=_count_own(usable.filter(scope=Scope.AGENT)),
+        n_script_keys=_count_own(usable.exclude(scope=Scope.AGENT)),
         used_at=Subquery(keys.annotate(at=Max("last_used_at")).values("at")),
         stepped_at=Subquery(called.values("last_step_at")[:1]),
     )
+
+
+def _count_own(keys: QuerySet[ApiKey]) -> Subquery:
+    """Count those of each agent."""
+    own = keys.filter(agent=OuterRef("pk")).order_by().values("agent")
+    return Subquery(own.annotate(n=Count("pk")).values("n"))
 
 
 def _row(agent: Any) -> AgentRow:
@@ -75,6 +83,7 @@ def _row(agent: Any) -> AgentRow:
     return AgentRow(
         agent=agent,
         n_keys=agent.n_keys or 0,
+        n_script_keys=agent.n_script_keys or 0,
         n_trajectories=day.get("n", 0),
         n_imported=day.get("imported", 0),
         n_steps=day.get("steps") or 0,

@@ -10,7 +10,7 @@ from apps.accounts.models import Agent, ApiKey, AuditEvent, Project, Scope, hash
 from apps.console.queries.agents import list_agents
 from apps.trajectories.datasets.models import Import, ImportedTrajectory
 from apps.trajectories.models import Trajectory
-from tests.factories.accounts import AgentFactory
+from tests.factories.accounts import AgentFactory, ApiKeyFactory
 from tests.factories.trajectories import StepFactory, TrajectoryFactory
 
 
@@ -85,6 +85,14 @@ def test_the_panel_waits_and_turns_green(owner_browser: Client, key: ApiKey, age
     html = owner_browser.get(address).content.decode()
     assert "It works" in html
     assert trajectory.id in html
+
+
+def test_keys_of_scripts_are_counted_apart_from_the_agents_own(viewer_browser: Client, key: ApiKey) -> None:
+    for scope in (Scope.MANAGE, Scope.ADMIN):
+        ApiKeyFactory.create(agent=key.agent, scope=scope)
+    [row] = list_agents(key.agent.project)
+    assert (row.n_keys, row.n_script_keys) == (1, 2)
+    assert ">2 for scripts</div>" in viewer_browser.get("/p/shop/agents").content.decode()
 
 
 def test_an_owner_switches_a_key_off(owner_browser: Client, key: ApiKey) -> None:
