@@ -369,6 +369,11 @@ class TestImports:
         assert (source.dataset, source.channel, source.row_format) == (dataset, "val", "openai")
         assert (source.is_all_or_none, source.is_again) == (True, True)
 
+    def test_the_form_says_that_two_shapes_of_one_export_are_twice_the_same(
+        self, trainer_browser: Client, agent: Agent
+    ) -> None:
+        assert "Of one export import the messages or the tokens" in trainer_browser.get(IMPORTS).content.decode()
+
     @pytest.mark.parametrize("fields", [{"agent": "nobody"}, {"row_format": "odd"}, {"dataset": "x"}])
     def test_a_bad_form_says_what_is_wrong(self, trainer_browser: Client, agent: Agent, fields: dict[str, str]) -> None:
         assert 'role="alert"' in send(trainer_browser, LINE, **fields)
