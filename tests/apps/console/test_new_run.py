@@ -1,7 +1,12 @@
 """New run: what the form says is ready, what it refuses, and a launch."""
 
+import json
 import re
+import struct
 from collections.abc import Callable
+from datetime import timedelta
+from html import unescape
+from pathlib import Path
 from urllib.parse import parse_qsl
 
 import pytest
@@ -15,7 +20,7 @@ from apps.feedback.queues.filling import add_trajectories
 from apps.feedback.queues.services import create_queue
 from apps.feedback.queues.working import take_review
 from apps.registry.models import Policy
-from apps.training.models import Run, RunState
+from apps.training.models import Attempt, AttemptState, Metric, Run, RunState
 from apps.trajectories.datasets.services import take_snapshot
 from apps.trajectories.models import Trajectory
 from tests.factories.datasets import DatasetFactory, MemberFactory
@@ -32,6 +37,24 @@ def test_a_trainer_launches_a_run(trainer_browser: Client, ready: list[Trajector
     assert response["Location"] == f"/p/shop/runs/{run.id}"
     assert (run.name, run.n_steps, run.state) == ("warmer", 2, RunState.QUEUED)
     assert run.recipe["learning_rate"] == 5e-4
+
+
+def test_the_form_tells_how_much_of_the_time_is_the_trainers_start(
+    trainer_browser: Client, run: Run, tmp_path: Path
+) -> None:
+    sizes = {"hidden_size": 8, "intermediate_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
+    (tmp_path / "config.json").write_text(json.dumps({**sizes, "num_key_value_heads": 1, "vocab_size": 32}))
+    header = json.dumps({"a": {"shape": [10, 10]}}).encode()
+    (tmp_path / "model.safetensors").write_bytes(struct.pack("<Q", len(header)) + header)
+    Policy.objects.update(base_model_dir=str(tmp_path))
+    attempt = Attempt.objects.create(run=run, number=1, state=AttemptState.ENDED, host="here")
+    values = {"tokens": 1000.0, "tokens_per_s": 100.0, "trajectories": 2, "seconds": 10.0}
+    at = attempt.started_at + timedelta(seconds=50)
+    Metric.objects.create(run=run, attempt=attempt, step=1, values=values, at=at)
+
+    html = trainer_browser.get("/p/shop/runs/new", form()).content.decode()
+
+    assert "60 s, 40 s of it the trainer's start" in unescape(html)
 
 
 def test_sending_the_form_twice_makes_one_run(trainer_browser: Client, ready: list[Trajectory]) -> None:
