@@ -115,7 +115,7 @@ def tell_split(shares: dict[int, int]) -> str:
         return ""
     (live, share), *others = shares.items()
     return ", ".join(
-        [f"version {live} answers {share} % of the calls", *(f"version {n} {part} %" for n, part in others)]
+        [f"version {live} answers {share} % of the calls", *(f"version {n} answers {part} %" for n, part in others)]
     )
 
 

@@ -115,7 +115,7 @@ def test_the_home_says_who_answers_which_part_of_split_calls(owner_browser: Clie
     lead = owner_browser.get("/p/shop/").content.decode().split('id="home-lead"')[1].split("</p>")[0]
 
     said = " ".join(re.sub(r"<[^>]+>", "", lead.partition(">")[2]).split())
-    assert said == "Version 0 answers 70 % of the calls, version 1 30 %. Version 0 went live just now."
+    assert said == "Version 0 answers 70 % of the calls, version 1 answers 30 %. Version 0 went live just now."
 
 
 def test_the_home_shows_the_newest_trajectories(

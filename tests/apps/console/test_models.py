@@ -201,20 +201,22 @@ def test_who_makes_a_version_live_hears_what_the_split_then_is(
     Deployment.objects.create(engine=Deployment.objects.get().engine, version=second, state=DeploymentState.LOADED)
     Alias.objects.filter(name=AliasName.CANDIDATE).update(live_share=30)
     html = trainer_browser.get("/p/shop/models").content.decode()
-    assert "<code>shop</code>: version 0 answers 70 % of the calls, version 1 30 %." in html
-    assert "from then on version 2 answers 70 % of the calls, version 1 30 %." in html
+    assert "<code>shop</code>: version 0 answers 70 % of the calls, version 1 answers 30 %." in html
+    assert "from then on version 2 answers 70 % of the calls, version 1 answers 30 %." in html
     assert "Make version 1 live in place of version 0? Calls are answered by it from then on." in html
 
     html = trainer_browser.post("/p/shop/models/2/promote", follow=True).content.decode()
 
-    assert "shop@v2 is live. The split stays: version 2 answers 70 % of the calls, version 1 30 %." in html
+    assert "shop@v2 is live. The split stays: version 2 answers 70 % of the calls, version 1 answers 30 %." in html
     Alias.objects.filter(name=AliasName.CANDIDATE).update(live_share=0)
     Alias.objects.filter(name=AliasName.PREVIOUS).update(live_share=20)
     html = trainer_browser.get("/p/shop/models").content.decode()
     asked = "Make version 0 live in place of version 2? The split stays: from then on version 0 answers 80 %"
-    assert f"{asked} of the calls, version 2 20 %." in html  # what live leaves is previous, with its share
+    assert f"{asked} of the calls, version 2 answers 20 %." in html  # what live leaves is previous, with its share
     html = trainer_browser.post("/p/shop/models/roll-back", follow=True).content.decode()
-    assert "shop@v0 is live again. The split stays: version 0 answers 80 % of the calls, version 2 20 %." in html
+    assert (
+        "shop@v0 is live again. The split stays: version 0 answers 80 % of the calls, version 2 answers 20 %." in html
+    )
 
 
 @pytest.mark.parametrize(
