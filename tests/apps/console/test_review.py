@@ -163,6 +163,16 @@ def test_when_nothing_is_left_it_says_so(queue: ReviewQueue, reviewer_browser: C
     assert "Nothing is left for you here" in reviewer_browser.get(f"{ROOT}/{queue.pk}/work").content.decode()
 
 
+@pytest.mark.parametrize("auto_add", [True, False])
+def test_the_end_says_whether_more_comes_by_itself(
+    queue: ReviewQueue, reviewer_browser: Client, auto_add: bool
+) -> None:
+    QueueItem.objects.all().delete()
+    ReviewQueue.objects.update(auto_add=auto_add)
+    html = reviewer_browser.get(f"{ROOT}/{queue.pk}/work").content.decode()
+    assert ("later is added by itself" in html, "later is not added by itself" in html) == (auto_add, not auto_add)
+
+
 def test_who_reviews_alone_has_nobody_to_be_blind_to(owner_browser: Client, owner: User, project: Project) -> None:
     box, words = '<input type="checkbox" name="is_blind"', "You are the only reviewer of this team"
     alone = owner_browser.get(f"{ROOT}/new").content.decode()
