@@ -48,6 +48,20 @@ class Bar:
     height: float
 
 
+def tell_what_came(source: Import) -> str:
+    """Return what an import that is done brought; what it refused stands on its page by the line."""
+    if not source.n_known and not source.n_refused:
+        return "all of it came in" if source.n_imported else "there was nothing in it"
+    words = [f"{source.n_imported:,} came in" if source.n_imported else "nothing new came in"]
+    if source.n_known and not source.n_imported and not source.n_refused:
+        words.append("the project had all of it already")
+    elif source.n_known:
+        words.append(f"{source.n_known:,} the project had already")
+    if source.n_refused:
+        words.append(f"{source.n_refused:,} {'was' if source.n_refused == 1 else 'were'} refused: why stands below")
+    return ", ".join(words)
+
+
 def draw_bars(bins: tuple[Bin, ...]) -> tuple[Bar, ...]:
     """Return a histogram as rectangles; none where there is nothing to count."""
     most = max((bin_.n for bin_ in bins), default=0)

@@ -157,6 +157,7 @@ def import_report(page: Page, import_id: str) -> HttpResponse:
         "console/import.html",
         source=source,
         problems=problems,
+        came=queries.tell_what_came(source),
         left_s=queries.seconds_left(source),
         tones=queries.TONES,
         curl=curl("GET", f"/api/v1/imports/{source.id}/problems"),

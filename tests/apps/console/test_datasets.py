@@ -346,6 +346,25 @@ class TestImports:
         assert row.title == "Weather?"
         assert "tokens not counted" in trainer_browser.get(f"/p/shop/trajectories/{row.pk}").content.decode()
 
+    @pytest.mark.parametrize(
+        ("counts", "words"),
+        [
+            ((1200, 0, 0), "all of it came in<"),
+            ((0, 2, 0), "nothing new came in, the project had all of it already<"),
+            ((3, 1200, 0), "3 came in, 1,200 the project had already<"),
+            ((0, 1, 2), "nothing new came in, 1 the project had already, 2 were refused: why stands below<"),
+            ((0, 0, 1), "nothing new came in, 1 was refused: why stands below<"),
+            ((0, 0, 0), "there was nothing in it<"),
+        ],
+    )
+    def test_the_report_says_what_was_new(
+        self, trainer_browser: Client, source: Import, counts: tuple[int, int, int], words: str
+    ) -> None:
+        n_imported, n_known, n_refused = counts
+        rows = Import.objects.filter(pk=source.pk)
+        rows.update(state="done", n_imported=n_imported, n_known=n_known, n_refused=n_refused)
+        assert words in trainer_browser.get(f"{IMPORTS}/{source.id}").content.decode()
+
     def test_what_came_by_it_is_marked_and_counts_as_no_versions_word(
         self, trainer_browser: Client, project: Project, source: Import, base: Version
     ) -> None:
