@@ -11,11 +11,17 @@ const WORDS = { live: "Live", waiting: "Connecting", off: "Offline", paused: "Pa
 let refreshId = 0;
 let lastRefreshAt = 0;
 let isFetching = false;
+let changes = 0; // answered to this page; what was fetched before one of them would put the old value back
 let state = "waiting"; // of the socket
 let isLost = false;
 
 export function startLive({ news, since }) {
+  document.body.addEventListener("htmx:afterRequest", countChange);
   if (news) openSocket(news, { since, onMessage: hear, onState: show });
+}
+
+function countChange({ detail }) {
+  if (detail.requestConfig.verb !== "get") changes += 1;
 }
 
 function show(next) {
@@ -44,9 +50,12 @@ async function refresh() {
   refreshId = 0;
   if (isFetching) return scheduleRefresh();
   isFetching = true;
+  const before = changes;
   try {
     const answer = await fetch(pageAddress(), { redirect: "error" });
-    if (answer.ok) put(new DOMParser().parseFromString(await answer.text(), "text/html"));
+    const page = await answer.text();
+    if (before !== changes) scheduleRefresh();
+    else if (answer.ok) put(new DOMParser().parseFromString(page, "text/html"));
   } catch {
     show("waiting"); // The socket's own close says whether we are really away.
   } finally {

@@ -1,12 +1,13 @@
 """The console in a real browser: what is true only when HTML, JavaScript, sockets and policies meet."""
 
+import asyncio
 from collections.abc import Callable
 from typing import Any
 
 import httpx
 import pytest
 from asgiref.sync import sync_to_async
-from playwright.async_api import expect
+from playwright.async_api import Route, expect
 
 from apps.accounts.access import Caller
 from apps.accounts.models import Agent, ApiKey, User
@@ -81,6 +82,42 @@ async def test_a_person_rewards_by_key_and_undoes_it(
 
     await call(add_label, caller=Caller(key=key), trajectory=trajectory, value=0.25)
     await expect(page.locator("#reward-panel .big-reward")).to_have_text("+0.25", timeout=SOON_MS)
+
+
+async def test_what_was_fetched_before_a_change_does_not_put_the_old_value_back(
+    window: Window, owner: User, key: ApiKey, trajectory: Trajectory
+) -> None:
+    await call(add_label, caller=Caller(key=key), trajectory=trajectory, value=0.25)
+    await window.log_in(owner.email, PASSWORD)
+    page, address = window.page, f"/p/shop/trajectories/{trajectory.id}"
+    await window.open(address)
+    await page.locator("#live[data-state=live]").wait_for()
+    fetched, may_answer = asyncio.Event(), asyncio.Event()
+
+    async def answer_late(route: Route) -> None:
+        answer = await route.fetch()
+        fetched.set()
+        await may_answer.wait()
+        await route.fulfill(response=answer)
+
+    await page.route(f"**{address}", answer_late, times=1)
+    await call(add_label, caller=Caller(key=key), trajectory=trajectory, value=0.75)  # news: the page is fetched again
+    await asyncio.wait_for(fetched.wait(), SOON_MS / 1000)
+    await page.keyboard.press("+")
+    reward = page.locator("#reward-panel .big-reward")
+    await expect(reward).not_to_have_text("+0.25")
+    said = await reward.text_content()
+    await page.evaluate(
+        """() => {
+            const panel = document.getElementById("reward-panel");
+            const tell = () => panel.querySelector(".big-reward").textContent;
+            window.told = [tell()];
+            new MutationObserver(() => window.told.push(tell())).observe(panel, { childList: true, subtree: true });
+        }"""
+    )
+    may_answer.set()
+    await page.wait_for_timeout(2_500)  # for the late answer, and for the one that is asked for again
+    assert set(await page.evaluate("window.told")) == {said}
 
 
 FITS = """(select) => {
