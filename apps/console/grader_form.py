@@ -204,8 +204,11 @@ def _parse(text: str, info: FieldInfo) -> Any:
     if dict in kinds:
         try:
             return json.loads(text)
+        except json.JSONDecodeError as error:
+            raise ValueError(f"this is no JSON: look at line {error.lineno}, character {error.colno}") from error
         except (ValueError, RecursionError) as error:
-            raise ValueError(f"this is no JSON: {error}") from error
+            words = "this JSON cannot be read: it is nested too deeply, or a number in it is too long"
+            raise ValueError(words) from error
     for number in (int, float):
         if number in kinds:
             try:

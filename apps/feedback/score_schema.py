@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from pydantic_core import ErrorDetails, PydanticCustomError
 
 from apps.core.errors import InvalidInput, first_of
+from apps.core.fault_words import tell_fault
 from apps.core.texts import find_fault
 
 REWARD_FIELD = "reward"  # what a thumb and an agent's own label speak of
@@ -28,7 +29,9 @@ GRADERS = frozenset({"judge", "next_state", "rule"})  # they guess what the othe
 Reward = Annotated[float, Field(ge=-1, le=1, allow_inf_nan=False)]
 Weight = Annotated[float, Field(ge=0, le=100, allow_inf_nan=False)]
 Number = Annotated[float, Field(ge=-1e9, le=1e9, allow_inf_nan=False)]
-Name = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,59}$")]
+NAME = r"^[a-z][a-z0-9_]{0,59}$"
+NAME_WORDS = "a name has lower case letters, digits and _, a letter first, 60 characters at most"
+Name = Annotated[str, Field(pattern=NAME)]
 Title = Annotated[str, Field(max_length=200)]
 
 
@@ -275,4 +278,4 @@ def find_faults(data: Mapping[str, Any]) -> list[InvalidInput]:
 def _tell(fault: ErrorDetails) -> InvalidInput:
     at = fault.get("ctx", {}).get("at")
     place = ".".join(map(str, [*fault["loc"], *([at] if at else [])])) or "fields"
-    return InvalidInput(f"{place}: {fault['msg'].removeprefix('Value error, ')}", field=place)
+    return InvalidInput(f"{place}: {tell_fault(fault, spelled={NAME: NAME_WORDS})}", field=place)

@@ -17,7 +17,15 @@ from referencing import Registry
 from apps.feedback.graders.settings import compile_pattern
 
 MAX_S = 3.0
-META_SCHEMA: dict[str, Any] = Draft202012Validator.META_SCHEMA
+SHOWN = 80
+_KINDS = {
+    "object": "an object in braces",
+    "array": "a list",
+    "string": "a text",
+    "number": "a number",
+    "integer": "a whole number",
+    "boolean": "true or false",
+}
 _own = threading.local()
 
 
@@ -30,10 +38,34 @@ def find_fault(schema: dict[str, Any], value: Any) -> str:
 
     Raises TooLongError, RecursionError, and Unresolvable for a reference that leads out of the schema.
     """
-    registry = {} if schema is META_SCHEMA else {"registry": Registry()}
-    with _time():
-        fault = next(iter(_Validator(schema, **registry).iter_errors(value)), None)
+    fault = _find_first(_Validator(schema, registry=Registry()), value)
     return "" if fault is None else fault.message
+
+
+def find_schema_fault(schema: dict[str, Any]) -> str:
+    """Return what makes this no schema first, and where it stands; "" when nothing does. Raises TooLongError."""
+    fault = _find_first(_Validator(Draft202012Validator.META_SCHEMA), schema)
+    if fault is None:
+        return ""
+    place = _cut(" → ".join(map(str, fault.absolute_path)))
+    found = _cut(json.dumps(fault.instance, ensure_ascii=False))
+    return f"at {place} stands {found}, {_tell_what_belongs(fault)}"
+
+
+def _tell_what_belongs(fault: ValidationError) -> str:
+    if fault.validator != "type":
+        return "which means nothing there"
+    kinds: Any = fault.validator_value
+    return f"where {' or '.join(_KINDS[kind] for kind in ([kinds] if isinstance(kinds, str) else kinds))} belongs"
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= SHOWN else f"{text[:SHOWN]}…"
+
+
+def _find_first(validator: Any, value: Any) -> ValidationError | None:
+    with _time():
+        return next(iter(validator.iter_errors(value)), None)
 
 
 @contextmanager

@@ -12,6 +12,7 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from apps.core.errors import InvalidInput, ServiceError
+from apps.core.fault_words import tell_fault
 from apps.feedback.graders import rules
 from apps.feedback.graders.grades import Failure, Grade, NoGrade, Outcome
 from apps.feedback.graders.judging import (
@@ -34,7 +35,7 @@ from apps.feedback.graders.judging import (
     shape_vote,
 )
 from apps.feedback.graders.plugins import PluginSettings, grade_by_plugin
-from apps.feedback.graders.reward_models import RewardModelSettings, grade_by_model
+from apps.feedback.graders.reward_models import MODEL_NAME, MODEL_WORDS, RewardModelSettings, grade_by_model
 from apps.feedback.graders.settings import Settings
 from apps.feedback.graders.subjects import Subject
 from apps.feedback.graders.webhooks import WebhookSettings, grade_by_webhook
@@ -372,10 +373,11 @@ def find_setting_faults(kind: Kind, data: Mapping[str, Any]) -> list[ServiceErro
     return []
 
 
+_SPELLED = {rules.TASK_NAME: rules.TASK_WORDS, MODEL_NAME: MODEL_WORDS}
 _FOLLOWS = "default_factory_not_called"  # a default that depends on another setting, which is wrong
 
 
 def _tell_fault(fault: ErrorDetails) -> InvalidInput:
     at = fault.get("ctx", {}).get("at")
     place = ".".join(["settings", *map(str, fault["loc"]), *([at] if at else [])])
-    return InvalidInput(f"{place}: {fault['msg'].removeprefix('Value error, ')}", field=place)
+    return InvalidInput(f"{place}: {tell_fault(fault, spelled=_SPELLED)}", field=place)

@@ -24,12 +24,16 @@ ROOT = Path(__file__).resolve().parents[3]
 MODULE = "worker.reward_model"
 LOAD_S, SCORE_S = 300.0, 20.0  # at most, of the model and of each conversation
 SHOWN = 300
+MODEL_NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$"
+MODEL_WORDS = (
+    "a model's name is a folder's: letters, digits, ., - and _, a letter or digit first, 100 characters at most"
+)
 
 
 class RewardModelSettings(Targeted):
     """`tanh((score - centre) / spread)` is the part of the field's scale: a score of `centre` is its middle."""
 
-    model: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")]
+    model: Annotated[str, Field(pattern=MODEL_NAME)]
     centre: float = 0.0
     spread: Annotated[float, Field(gt=0, le=1e6)] = 1.0
     max_tokens: Annotated[int, Field(ge=16, le=131_072)] = 2048  # of a conversation; its beginning is left out

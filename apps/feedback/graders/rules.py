@@ -16,7 +16,7 @@ from referencing.jsonschema import DRAFT202012
 from apps.core.errors import InvalidInput
 from apps.feedback.graders.apart import ApartError, work_apart
 from apps.feedback.graders.grades import Failure, Grade, NoGrade, Outcome
-from apps.feedback.graders.json_schemas import META_SCHEMA, TooLongError, find_fault
+from apps.feedback.graders.json_schemas import TooLongError, find_fault, find_schema_fault
 from apps.feedback.graders.settings import (
     Expecting,
     PassOrFail,
@@ -31,6 +31,8 @@ from apps.trajectories.messages import spoken_text
 MAX_TEXT = 1_000_000  # of an answer; what is longer fails
 MAX_SCHEMA = 50_000
 SCORE_S = 10.0
+TASK_NAME = r"^[a-z0-9_]{1,60}$"
+TASK_WORDS = "a task's name has lower case letters, digits and _, 60 characters at most"
 _DATA = {"const", "default", "enum", "examples"}  # whose values are no schemas
 _NUMBER = compile_pattern(r"[-+]?(?:\d{1,3}(?:,\d{3})+|\d+)?(?:\.\d+)?(?:[eE][-+]?\d+)?")
 _TAGGED = compile_pattern(r"(?s)<answer>(.*?)</answer>")
@@ -112,11 +114,11 @@ class JsonSchemaSettings(PassOrFail):
         if len(json.dumps(schema)) > MAX_SCHEMA:
             raise ValueError(f"a schema may have {MAX_SCHEMA} characters")
         try:
-            fault = find_fault(META_SCHEMA, schema)
+            fault = find_schema_fault(schema)
         except TooLongError as error:
             raise ValueError(f"the schema cannot be used: {error}") from error
         if fault:
-            raise ValueError(f"this is no JSON schema: {fault[:300]}")
+            raise ValueError(f"this is no JSON schema: {fault}")
         _check_patterns(schema)
         _check_references(schema)
         return schema
@@ -237,7 +239,7 @@ def grade_tool_calls(settings: ToolCallSettings, subject: Subject) -> Outcome:
 class ReasoningGymSettings(PassOrFail):
     """`reasoning-gym`'s own scorer for one of its tasks; the trajectory's metadata holds the task's entry."""
 
-    task: Annotated[str, Field(pattern=r"^[a-z0-9_]{1,60}$")]
+    task: Annotated[str, Field(pattern=TASK_NAME)]
     entry_key: Annotated[str, Field(max_length=100)] = "entry"
     answer_in: Literal["tag", "whole"] = "tag"  # <answer>…</answer>, the last one; without it the whole answer
 

@@ -81,7 +81,10 @@ class TestForm:
         ("change", "reason"),
         [
             ({"name": "A B"}, "a name has lower case letters"),
-            ({"settings.pattern": "("}, "RE2 does not take"),
+            ({"settings.pattern": "("}, "a ( is never closed, in ("),
+            ({"kind": "reasoning_gym", "settings.task": "A B"}, "has lower case letters, digits and _, 60"),
+            ({"kind": "reward_model", "settings.model": "../x"}, "is a folder"),
+            ({"kind": "judge", "settings.n_votes": "10"}, "it must be 9 or less"),
             ({"settings.passed": "much"}, "a number is needed"),
             ({"query": "reward:good"}, "reward"),
             ({"sample": "all"}, "a number is needed"),
@@ -134,7 +137,13 @@ class TestForm:
     def test_bad_json_is_told(self, trainer_browser: Client, project: Project) -> None:
         typed = {"kind": "json_schema", "name": "x", "settings.json_schema": "{", "settings.target": "step"}
         answer = trainer_browser.post("/p/shop/graders/new", typed)
-        assert (answer.status_code, "this is no JSON" in answer.content.decode()) == (400, True)
+        assert (answer.status_code, "this is no JSON: look at line 1, character 2" in answer.text) == (400, True)
+
+    def test_what_is_no_json_schema_is_told_by_its_place(self, trainer_browser: Client, project: Project) -> None:
+        typed = {"kind": "json_schema", "name": "x", "settings.target": "step"}
+        typed["settings.json_schema"] = '{"properties": {"a": {"minimum": "x"}}}'
+        html = unescape(trainer_browser.post("/p/shop/graders/new", typed).text)
+        assert 'at properties → a → minimum stands "x", where a number belongs' in html
 
     def test_a_webhooks_secret_is_shown_once(
         self, trainer_browser: Client, project: Project, settings: Settings
