@@ -7,7 +7,15 @@ from django.http import QueryDict
 
 from apps.core.errors import InvalidInput, ServiceError
 
-GIVEN = {"reward": "value", "tag": "tag", "untag": "tag", "channel": "channel", "dataset": "dataset", "queue": "queue"}
+GIVEN = {
+    "reward": "value",
+    "tag": "tag",
+    "untag": "tag",
+    "channel": "channel",
+    "dataset": "dataset",
+    "queue": "queue",
+    "take-back": "grader",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,13 +29,14 @@ class BulkForm:
     channel: str = ""
     dataset: str = ""
     queue: str = ""
+    grader: str = ""
     fault: str = ""
     field: str = ""  # the name of the field that is at fault, "" for none of them
 
     @classmethod
     def of_data(cls, data: QueryDict, *, refused: ServiceError | None = None) -> "BulkForm":
         """Read the form, with the error that it met with."""
-        names = ("action", "value", "tag", "channel", "dataset", "queue")
+        names = ("action", "value", "tag", "channel", "dataset", "queue", "grader")
         given = {name: data.get(name, "").strip() for name in names}
         fault, field = (refused.message, refused.field) if refused else ("", "")
         return cls(ids=tuple(data.getlist("id")), fault=fault, field=field if field in given else "", **given)

@@ -144,6 +144,7 @@ urlpatterns: list[URLPattern] = [
     path("p/<slug:slug>/graders/<str:grader_id>/off", graders.switch_off, name="switch_grader_off"),
     path("p/<slug:slug>/graders/<str:grader_id>/archive", graders.archive, name="archive_grader"),
     path("p/<slug:slug>/graders/<str:grader_id>/restore", graders.restore, name="restore_grader"),
+    path("p/<slug:slug>/graders/<str:grader_id>/take-back", graders.take_back, name="take_back_grader"),
     path("p/<slug:slug>/graders/<str:grader_id>/secret", graders.grader_secret, name="grader_secret"),
     path("p/<slug:slug>/graders/<str:grader_id>/versions", graders.new_version, name="new_grader_version"),
     path("p/<slug:slug>/graders/<str:grader_id>/<int:number>/dry-run", graders.dry_run, name="dry_run_grader"),

@@ -7,6 +7,7 @@ from typing import Any
 from apps.accounts.models import Project, Role
 from apps.core.errors import InvalidInput, ServiceError
 from apps.core.texts import NUL_OR_HALF, is_storable
+from apps.feedback.graders.taking_back import TAKE_BACK
 from apps.feedback.models import Label
 from apps.feedback.queues.bulk import QUEUE
 from apps.feedback.rescoring import RESCORE
@@ -59,7 +60,7 @@ REWARD = Action(
     apply=_reward,
     undo=_take_back,
 )
-ACTIONS: Mapping[str, Action] = {action.name: action for action in (REWARD, QUEUE, *POOL_ACTIONS, RESCORE)}
+ACTIONS: Mapping[str, Action] = {action.name: action for action in (REWARD, QUEUE, *POOL_ACTIONS, RESCORE, TAKE_BACK)}
 
 
 def find_action(name: str) -> Action:

@@ -279,15 +279,17 @@ def say_again(*, trajectory: Trajectory, ids: Sequence[str]) -> dict[str, str]:
     more.
     """
     schema = find_schema(trajectory.project_id)
-    silent = Label.objects.filter(Q(author__isnull=False) | Q(key__isnull=False), pk__in=ids, trajectory=trajectory)
+    has_author = Q(author__isnull=False) | Q(key__isnull=False) | Q(grader__isnull=False)
+    silent = Label.objects.filter(has_author, pk__in=ids, trajectory=trajectory)
     said_again = {}
-    for label in silent.select_related("author", "key", "step").order_by("pk"):
+    for label in silent.select_related("author", "key", "grader", "step").order_by("pk"):
         caller = Caller(user=label.author, key=label.key)
-        author = Author(caller=caller, source=Source(label.source), end_user=label.end_user)
+        source = Source(label.source)
+        author = Author(caller=caller, source=source, end_user=label.end_user, grader=label.grader)
         value = label.value if label.said is None else label.said
         answer = Answer(field=label.field, value=value, text=label.text, step=label.step, span=label.span)
         with suppress(InvalidInput):
-            is_one_of_many = schema.fields.find_field(label.field).many
+            is_one_of_many = author.grader is None and schema.fields.find_field(label.field).many
             standing = _find_standing([label], trajectory=trajectory, author=author)
             if is_one_of_many or _target(label) not in standing:
                 [again] = write_answers(author=author, trajectory=trajectory, answers=[answer], schema=schema)

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from apps.accounts.models import Project
 from apps.core.counted import count_of
 from apps.feedback.bulk import ACTIONS
+from apps.feedback.graders.models import Grader
 from apps.feedback.queues.models import ReviewQueue
 from apps.trajectories.bulk.actions import Action
 from apps.trajectories.bulk.models import BulkJob
@@ -15,10 +16,11 @@ from apps.trajectories.search.language import MAX_LENGTH, Filter, Query
 def name_jobs(project: Project, jobs: Sequence[BulkJob]) -> list[tuple[BulkJob, Action, str]]:
     """Return each job with its action and what it does as a sentence; datasets and queues by name, by id once gone."""
     settings = [job.settings for job in jobs]
-    wanted = [str(one.get(kind, "")) for one in settings for kind in ("dataset", "queue")]
+    wanted = [str(one.get(kind, "")) for one in settings for kind in ("dataset", "queue", "grader")]
     datasets = Dataset.objects.filter(project=project, pk__in=wanted)
     queues = ReviewQueue.objects.filter(project=project, pk__in=wanted)
-    known = dict([*datasets.values_list("pk", "name"), *queues.values_list("pk", "name")])
+    graders = Grader.objects.filter(project=project, pk__in=wanted)
+    known = dict(pair for rows in (datasets, queues, graders) for pair in rows.values_list("pk", "name"))
     return [(job, ACTIONS[job.action], _name_job(job, known)) for job in jobs]
 
 

@@ -16,7 +16,9 @@ from apps.feedback.graders.judging import AskingSettings
 from apps.feedback.graders.kinds import KINDS, find_kind
 from apps.feedback.graders.models import Grader, GraderVersion
 from apps.feedback.graders.services import GRADED_FIELDS
+from apps.feedback.graders.taking_back import count_said, take_back_all
 from apps.feedback.schemas import find_schema
+from apps.trajectories.bulk.services import UNDO_FOR
 from apps.trajectories.search.language import parse_query
 from apps.trajectories.search.services import find_strangers, warn_of_strangers
 
@@ -131,6 +133,14 @@ def restore(page: Page, grader_id: str) -> HttpResponse:
 
 
 @project_page("POST", role=Role.TRAINER)
+def take_back(page: Page, grader_id: str) -> HttpResponse:
+    """Take back all that a grader said."""
+    job = take_back_all(caller=page.caller, grader=_find(page, grader_id))
+    words = "What it said is being taken back. You may leave this page: it goes on."
+    return page.done(words, to=page.url("bulk_job", job.pk), passing=True)
+
+
+@project_page("POST", role=Role.TRAINER)
 def backfill(page: Page, grader_id: str, number: int) -> HttpResponse:
     """Have a version grade what is in the pool already."""
     version = services.find_version(_find(page, grader_id), number)
@@ -199,6 +209,8 @@ def _render(page: Page, version: GraderVersion, *, secret: str = "") -> HttpResp
     return page.render(
         "console/grader.html",
         shown=shown,
+        n_said=count_said(version.grader, caller=page.caller, hidden=page.hidden),
+        undo_days=UNDO_FOR.days,
         strangers=find_strangers(project=page.project, query=parse_query(version.query)),
         settings=GraderForm.of_version(shown.kind, version).settings,
         secret=secret,

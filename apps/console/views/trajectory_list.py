@@ -18,6 +18,7 @@ from apps.console.snippets import curl
 from apps.console.views import bulk
 from apps.core.errors import Conflict, Forbidden, InvalidInput, NotFound, ServiceError
 from apps.feedback.bulk import ACTIONS
+from apps.feedback.graders.services import list_graders
 from apps.feedback.queues.services import list_open_queues
 from apps.trajectories.bulk.actions import DELETE
 from apps.trajectories.bulk.services import UNDO_FOR
@@ -117,6 +118,7 @@ def _render_list(page: Page, form: BulkForm, *, status: int = 200, **more: Any) 
         actions=[action for action in ACTIONS.values() if page.role.includes(action.role)],
         datasets=list(page.project.datasets.order_by("name")[:100]),
         queues=list_open_queues(page.project),
+        graders=list_graders(page.project)[:100],
         curl=curl("GET", f"/api/v1/trajectories?q={quote(str(query))}" if query.terms else "/api/v1/trajectories"),
         **_read_views(page, str(query)),
         **more,

@@ -8,6 +8,7 @@ from apps.core.ids import ID_MAX_LENGTH, new_id
 from apps.trajectories.models import Trajectory
 
 MAX_NAME = 60
+TAKEN_BACK = "what it said was taken back"  # the error of a grading that is skipped for that
 
 
 def new_grader_id() -> str:
@@ -103,6 +104,9 @@ class WorkState(models.TextChoices):
     CANCELLED = "cancelled"
 
 
+UNDER_WAY = (WorkState.QUEUED, WorkState.RUNNING)
+
+
 class Backfill(models.Model):
     """A wish to have a version grade what is in the pool already: all that `query` finds up to `upto`."""
 
@@ -136,7 +140,7 @@ class Backfill(models.Model):
 
     @property
     def is_under_way(self) -> bool:
-        return self.state in {WorkState.QUEUED, WorkState.RUNNING}
+        return self.state in UNDER_WAY
 
 
 class GradingState(models.TextChoices):

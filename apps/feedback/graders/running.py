@@ -28,7 +28,7 @@ from apps.feedback.graders.grading import (
     read_ungraded,
 )
 from apps.feedback.graders.kinds import KINDS
-from apps.feedback.graders.models import Grader, GraderVersion, Grading, GradingState
+from apps.feedback.graders.models import TAKEN_BACK, Grader, GraderVersion, Grading, GradingState
 from apps.feedback.graders.subjects import Subject
 from apps.feedback.models import Label
 from apps.feedback.score_schema import HINT_FIELD
@@ -199,6 +199,7 @@ def _grade_group(grading_round: GradingRound, rows: Sequence[Grading]) -> None:
     by_trajectory = {graded.subject.trajectory.pk: graded for graded in grading_round.grade_group(read_group(tries))}
     line_up(grading_round.version, list(by_trajectory))  # a try that nothing had lined up is graded with the others
     members = Grading.objects.filter(version=grading_round.version, trajectory__in=list(by_trajectory))
+    members = members.exclude(state=GradingState.SKIPPED, error=TAKEN_BACK)
     claimed = {row.trajectory_id: row for row in rows}
     for row in members.select_related("trajectory"):
         _write(claimed.pop(row.trajectory_id, row), grading_round, [by_trajectory[row.trajectory_id]])

@@ -24,6 +24,7 @@ from apps.feedback.graders.judging import AskingSettings
 from apps.feedback.graders.kinds import Kind, find_kind, find_setting_faults, read_settings
 from apps.feedback.graders.models import (
     MAX_NAME,
+    UNDER_WAY,
     Backfill,
     DryRun,
     Grader,
@@ -46,7 +47,6 @@ MAX_DRY_RUN = 50
 MAX_GRADERS = 100
 MAX_QUERY = 1000
 GRADED_FIELDS = (FieldKind.NUMBER, FieldKind.SCALE, FieldKind.BINARY)
-UNDER_WAY = (WorkState.QUEUED, WorkState.RUNNING)
 _NAME = re.compile(rf"[a-z0-9][a-z0-9_-]{{0,{MAX_NAME - 1}}}")
 
 

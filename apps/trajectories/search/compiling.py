@@ -168,6 +168,12 @@ def _labelled(term: Filter, scope: Scope) -> Condition:
     return _any_of(term, compile_value)
 
 
+def _graded(term: Filter, scope: Scope) -> Exists:
+    labels = Trajectory._meta.get_field("labels").related_model  # noqa: SLF001 (Django's public name for it)
+    standing = labels._default_manager.filter(superseded_by=None, is_undo=False)  # noqa: SLF001
+    return _have(standing.filter(grader__grader__name__in=term.values, grader__grader__project=scope.project), scope)
+
+
 _HAS: dict[str, Callable[[Scope], Condition]] = {
     "error": lambda _: Q(has_error=True),
     "reward": lambda _: Q(reward__isnull=False),
@@ -186,6 +192,7 @@ _COMPILERS: dict[str, Callable[[Filter, Scope], Condition]] = {
     "version": _spoken_by,
     "channel": partial(_equal, column="channel"),
     "label": _labelled,
+    "grader": _graded,
     "break": _broken,
     "tag": _tagged,
     "group": partial(_equal, column="group"),

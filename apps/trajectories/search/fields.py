@@ -129,6 +129,7 @@ _ALL = (
         example="channel:train",
     ),
     Field(name="label", wants=f"one of {', '.join(LABELS)}", read=one_of(*LABELS), example="label:none"),
+    Field(name="grader", wants="the name of a grader that says something of it", example="grader:polite"),
     Field(
         name="break",
         wants=f"one of {', '.join(BREAKS)}, {ANY}, {NONE}",

@@ -73,7 +73,7 @@ class Query:
         """What it finds tells of rewards or labels."""
         filters = [term for term in self.terms if isinstance(term, Filter)]
         has = {value for term in filters if term.field == "has" for value in term.values}
-        return "reward" in has or any(term.field in {"reward", "label"} for term in filters)
+        return "reward" in has or any(term.field in {"reward", "label", "grader"} for term in filters)
 
     def replacing(self, *fields: str, by: tuple[Term, ...] = ()) -> "Query":
         """Return the query without filters on these fields, and with other terms at its end."""

@@ -14,6 +14,7 @@ from apps.accounts.access import Caller
 from apps.accounts.models import Agent, Project, User
 from apps.console.grader_form import GraderForm
 from apps.core.ids import new_id
+from apps.feedback.bulk import ACTIONS
 from apps.feedback.graders.backfilling import fill_backfill
 from apps.feedback.graders.kinds import KINDS
 from apps.feedback.graders.models import Backfill, DailyCalls, DryRun, Grader, GraderVersion, Grading
@@ -23,6 +24,8 @@ from apps.feedback.graders.trying import run_dry_run
 from apps.feedback.models import Label
 from apps.feedback.services import add_label
 from apps.feedback.thumbs.models import ThumbToken
+from apps.trajectories.bulk.models import BulkJob
+from apps.trajectories.bulk.running import run_job
 from apps.trajectories.models import Trajectory
 from tests.factories.registry import AliasFactory, EngineFactory, TeacherFactory
 from tests.fakes.engine import FakeEngine
@@ -247,6 +250,25 @@ class TestGrader:
         trainer_browser.post(f"{address}/restore")
         assert f"{address}/1/on" in trainer_browser.get(address).content.decode()
 
+    def test_what_it_said_is_taken_back(
+        self, trainer_browser: Client, reviewer_browser: Client, version: GraderVersion, trajectory: Trajectory
+    ) -> None:
+        address, button = page_of(version), ">Take back what it said</button>"
+        assert button not in trainer_browser.get(address).text
+        assert trainer_browser.post(f"{address}/take-back").status_code == 409
+        line_up(version, [trajectory.pk])
+        grade_due(version.pk)
+        html = trainer_browser.get(address).text
+        assert button in html
+        assert "Take back what no-hi said of 1 trajectory, in all its versions?" in html
+        assert button not in reviewer_browser.get(address).text
+        begun = trainer_browser.post(f"{address}/take-back")
+        job = BulkJob.objects.get()
+        assert begun["Location"] == f"/p/shop/jobs/{job.pk}"
+        run_job(job.pk, actions=ACTIONS)
+        assert "<h1>Take back what the grader “no-hi” said of" in trainer_browser.get(begun["Location"]).text
+        assert button not in trainer_browser.get(address).text
+
     def test_a_new_version_starts_from_the_newest(self, trainer_browser: Client, version: GraderVersion) -> None:
         address = f"{page_of(version)}/versions"
         html = trainer_browser.get(address).content.decode()
@@ -268,7 +290,17 @@ class TestGrader:
     ) -> None:
         address = page_of(version)
         assert "Ask owner@example.org" in viewer_browser.get(address).content.decode()
-        for act in ("/1/on", "/1/dry-run", "/1/backfill", "/off", "/archive", "/restore", "/secret", "/versions"):
+        for act in (
+            "/1/on",
+            "/1/dry-run",
+            "/1/backfill",
+            "/off",
+            "/archive",
+            "/restore",
+            "/take-back",
+            "/secret",
+            "/versions",
+        ):
             assert reviewer_browser.post(f"{address}{act}").status_code == 403
             assert browser_of(stranger).post(f"{address}{act}").status_code == 404
             assert browser_of(stranger).get(f"{address}{act}").status_code in (404, 405)

@@ -102,6 +102,8 @@ def test_a_keys_reward_is_the_environments(
         ({"action": "reward", "q": "", "settings": {"value": 10**400}}, "value"),
         ({"action": "reward", "q": "", "settings": {"value": 1, "text": 5}}, "text"),
         ({"action": "exclude", "q": "", "why": "x"}, "why"),
+        ({"action": "take-back", "q": ""}, "grader"),
+        ({"action": "take-back", "q": "", "settings": {"queue": "x"}}, "settings"),
     ],
 )
 def test_it_refuses_a_bad_body(mates: APIClient, agent: Agent, body: dict[str, Any], field: str) -> None:

@@ -13,6 +13,7 @@ urlpatterns = [
     path("graders/<str:grader_id>/switch-off", views.SwitchOffView.as_view(), name="api-switch-grader-off"),
     path("graders/<str:grader_id>/archive", views.ArchiveView.as_view(), name="api-archive-grader"),
     path("graders/<str:grader_id>/restore", views.RestoreView.as_view(), name="api-restore-grader"),
+    path("graders/<str:grader_id>/take-back", views.TakeBackView.as_view(), name="api-take-back-grader"),
     path("graders/<str:grader_id>/secret", views.SecretView.as_view(), name="api-grader-secret"),
     path("graders/<str:grader_id>/versions", views.GraderVersionsView.as_view(), name="api-grader-versions"),
     path(f"{VERSION}/switch-on", views.SwitchOnView.as_view(), name="api-switch-grader-on"),

@@ -12,6 +12,7 @@ from rest_framework.views import APIView
 from apps.accounts.access import find_project
 from apps.accounts.api.authentication import caller_of
 from apps.core.serializers import ProjectQuerySerializer, read_fields
+from apps.feedback.api.bulk_serializers import BulkJobSerializer
 from apps.feedback.graders import services
 from apps.feedback.graders.api.serializers import (
     BackfillBodySerializer,
@@ -34,6 +35,7 @@ from apps.feedback.graders.kinds import KINDS, Kind
 from apps.feedback.graders.models import Backfill, Grader, GraderVersion
 from apps.feedback.graders.people import read_agreement
 from apps.feedback.graders.services import VersionDraft
+from apps.feedback.graders.taking_back import take_back_all
 from apps.feedback.graders.trying import hide_results
 from apps.trajectories.blindness import find_hidden
 
@@ -167,6 +169,16 @@ class RestoreView(APIView):
         """Have the grader back, switched off."""
         grader = _find(request, grader_id)
         return Response(GraderSerializer(services.restore_grader(caller=caller_of(request), grader=grader)).data)
+
+
+class TakeBackView(APIView):
+    """The undo of all that a grader said."""
+
+    @extend_schema(request=None, responses={202: BulkJobSerializer})
+    def post(self, request: Request, grader_id: str) -> Response:
+        """Take back, in the background, all that the grader's versions say; a bulk job, which can be undone."""
+        job = take_back_all(caller=caller_of(request), grader=_find(request, grader_id))
+        return Response(BulkJobSerializer(job).data, status=status.HTTP_202_ACCEPTED)
 
 
 class AgreementView(APIView):

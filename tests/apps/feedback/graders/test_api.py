@@ -8,12 +8,14 @@ from rest_framework.test import APIClient
 
 from apps.accounts.models import User
 from apps.core.ids import new_id
+from apps.feedback.bulk import ACTIONS
 from apps.feedback.graders.backfilling import fill_backfill
 from apps.feedback.graders.kinds import KINDS
 from apps.feedback.graders.models import DryRun, Grader, WorkState
 from apps.feedback.graders.running import grade_due
 from apps.feedback.graders.trying import run_dry_run
-from tests.apps.feedback.graders.conftest import MakeTrajectory, MakeVersion
+from apps.trajectories.bulk.running import run_job
+from tests.apps.feedback.graders.conftest import MakeTrajectory, MakeVersion, grade_all
 from tests.fakes.webhook import FakeWebhook
 
 pytestmark = pytest.mark.django_db
@@ -60,6 +62,22 @@ def test_from_the_first_version_to_labels(manage_client: APIClient, make_traject
     assert (label["author"], label["source"], label["value"]) == ("no-sorry@v1", "rule", -1)
     assert manage_client.get(f"{version}/agreement").json()["n"] == 0
     assert manage_client.post(f"{URL}/{made.json()['id']}/switch-off").json()["live"] is None
+
+
+def test_what_it_said_is_taken_back_in_a_job(
+    manage_client: APIClient, make_trajectory: MakeTrajectory, make_version: MakeVersion
+) -> None:
+    trajectory = make_trajectory("x")
+    version = make_version("regex", settings={"pattern": "x"})
+    address = f"{URL}/{version.grader_id}/take-back"
+    assert manage_client.post(address).status_code == 409
+    grade_all(version)
+    begun = manage_client.post(address)
+    assert (begun.status_code, begun.json()["action"], begun.json()["query"]) == (202, "take-back", "grader:grader")
+    run_job(begun.json()["id"], actions=ACTIONS)
+    labels = f"/api/v1/trajectories/{trajectory.pk}/labels"
+    assert [label["is_undo"] for label in manage_client.get(labels).json()["items"]] == [False, True]
+    assert manage_client.get(address).status_code == 405
 
 
 def test_another_version_is_listed_first(manage_client: APIClient) -> None:
@@ -135,7 +153,7 @@ def test_who_may(
     address = f"{URL}/{version.grader_id}"
     dry_run = DryRun.objects.create(version=version, n_wanted=1, state=WorkState.DONE)
     posts = [f"{address}/versions", f"{address}/switch-off", f"{address}/secret"]
-    posts += [f"{address}/archive", f"{address}/restore"]
+    posts += [f"{address}/archive", f"{address}/restore", f"{address}/take-back"]
     posts += [f"{address}/versions/1/{act}" for act in ("switch-on", "dry-runs", "backfills")]
     gets = [address, f"{address}/versions", f"{address}/versions/1/agreement", f"/api/v1/dry-runs/{dry_run.pk}"]
     body = {"settings": {"pattern": "y"}}
@@ -164,3 +182,5 @@ def test_what_is_missing_is_404(manage_client: APIClient, make_version: MakeVers
         f"/api/v1/backfills/{new_id('bkfl')}",
     ):
         assert manage_client.get(url).status_code == 404
+    for missing in (new_id("grdr"), "nonsense"):
+        assert manage_client.post(f"{URL}/{missing}/take-back").status_code == 404

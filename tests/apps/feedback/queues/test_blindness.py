@@ -44,6 +44,7 @@ API = (
     "trajectories?project=shop",
     "trajectories?project=shop&q=reward<0",
     "trajectories?project=shop&q=label:human",
+    "trajectories?project=shop&q=grader:x",
     "trajectories?project=shop&has_reward=1",
     "trajectories/{trajectory}",
     "trajectories/{trajectory}/steps",

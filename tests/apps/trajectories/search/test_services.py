@@ -12,6 +12,7 @@ from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from apps.accounts.models import Agent, ApiKey, Project
+from apps.feedback.graders.models import Grader, GraderVersion
 from apps.trajectories.bulk.models import TrajectoryTag
 from apps.trajectories.models import Step, Trajectory
 from apps.trajectories.recorder import fold_pending
@@ -68,7 +69,10 @@ def pool(agent: Agent, project: Project) -> None:
     StepFactory.create(trajectory=good, prefix_break="edit")
     TrajectoryTag.objects.create(trajectory=good, name="late refund")
     LabelFactory.create(trajectory=bad, source="human")
-    LabelFactory.create(trajectory=good, source="judge")
+    grader = Grader.objects.create(project=project, name="polite", kind="judge")
+    said_by = GraderVersion.objects.create(grader=grader, number=1)
+    LabelFactory.create(trajectory=good, source="judge", grader=said_by)
+    LabelFactory.create(trajectory=bad, source="judge", grader=said_by, value=None, is_undo=True)
 
 
 ALL = {"plain", "bad", "good", "out"}
@@ -107,6 +111,10 @@ ALL = {"plain", "bad", "good", "out"}
         ("label:none", {"plain", "out"}),
         ("label:any", {"good", "bad"}),
         ("label:judge", {"good"}),
+        ("grader:polite", {"good"}),
+        ("grader:polite,rude", {"good"}),
+        ("grader:rude", set()),
+        ("-grader:polite", {"plain", "bad", "out"}),
         ("break:template", {"bad"}),
         ("break:template,edit", {"bad", "good"}),
         ("break:any", {"bad", "good"}),
