@@ -126,12 +126,12 @@ function showRefusals() {
 }
 
 // What a form asks before it is sent. A form that is sent without an answer has the platform ask: it is told that nobody
-// has asked yet, or the question, by a field that goes once it is answered here.
+// has asked yet, or the question, by a field that goes once a question is answered here.
 export function startConfirm() {
   document.addEventListener("submit", (event) => {
     const form = event.target;
     const question = event.submitter?.dataset.confirm ?? form.querySelector("[name=question]")?.value;
     if (question && !window.confirm(question)) event.preventDefault();
-    else form.addEventListener("formdata", ({ formData }) => ["question", "unasked"].forEach((name) => formData.delete(name)), { once: true });
+    else if (question) form.addEventListener("formdata", ({ formData }) => ["question", "unasked"].forEach((name) => formData.delete(name)), { once: true });
   });
 }

@@ -23,6 +23,7 @@ from apps.feedback.thumbs.services import list_tokens
 from apps.registry.models import AliasName
 from apps.registry.queries import list_teachers
 from apps.trajectories.blindness import Hidden
+from apps.trajectories.models import Trajectory
 
 SHOWN = 20
 MOST_REASONS = 5
@@ -132,6 +133,14 @@ def list_judges(project: Project) -> list[str]:
     return [AliasName.LIVE, *(teacher.name for teacher in list_teachers(project))]
 
 
+def _beside_rewards(dry_run: DryRun) -> DryRun:
+    """Put to each result the reward that its trajectory has now."""
+    ids = [result["trajectory"] for result in dry_run.results]
+    rewards = dict(Trajectory.objects.filter(pk__in=ids).values_list("pk", "reward"))
+    dry_run.results = [one | {"now": rewards.get(one["trajectory"])} for one in dry_run.results]
+    return dry_run
+
+
 def read_grader_page(grader: Grader, version: GraderVersion, *, hidden: Hidden) -> GraderPage:
     """Return what the page of a grader shows of one version."""
     gradings = Grading.objects.filter(version=version).exclude(trajectory__in=hidden)
@@ -144,7 +153,7 @@ def read_grader_page(grader: Grader, version: GraderVersion, *, hidden: Hidden) 
         kind=KINDS[grader.kind],
         version=version,
         versions=list(list_versions(grader)[:SHOWN]),
-        dry_run=hide_results(dry_run, hidden=hidden) if dry_run else None,
+        dry_run=_beside_rewards(hide_results(dry_run, hidden=hidden)) if dry_run else None,
         agreement=read_agreement(version, hidden=hidden),
         backfills=[(backfill, read_progress(backfill, hidden=hidden)) for backfill in backfills],
         n_waiting=gradings.filter(state__in=[GradingState.WAITING, GradingState.RUNNING]).count(),

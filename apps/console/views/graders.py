@@ -12,6 +12,7 @@ from apps.console.snippets import curl
 from apps.core.counted import count_of
 from apps.core.errors import InvalidInput, NotFound, ServiceError
 from apps.feedback.graders import services
+from apps.feedback.graders.backfilling import count_gradable
 from apps.feedback.graders.judging import AskingSettings
 from apps.feedback.graders.kinds import KINDS, find_kind
 from apps.feedback.graders.models import Grader, GraderVersion
@@ -145,9 +146,19 @@ def backfill(page: Page, grader_id: str, number: int) -> HttpResponse:
     """Have a version grade what is in the pool already."""
     version = services.find_version(_find(page, grader_id), number)
     query = page.request.POST.get("query", "").strip()
+    if "unasked" in page.request.POST:
+        return page.ask(_ask_of_backfill(version, count_gradable(caller=page.caller, version=version, query=query)))
     services.start_backfill(caller=page.caller, version=version, query=query)
     warning = warn_of_strangers(project=page.project, query=query)
     return page.done("Filling back.", to=_address(page, version), warning=warning)
+
+
+def _ask_of_backfill(version: GraderVersion, n: int | None) -> str:
+    """Return the question with how many trajectories would be graded, None: too many to be counted."""
+    if n == 0:
+        return f"Fill back with {version} all the same? Nothing that is found now is left to grade."
+    many = "all that is found, too many to be counted" if n is None else count_of(n, "trajectory", "trajectories")
+    return f"Have {version} grade {many}? Their rewards follow; what it says can be taken back."
 
 
 @project_page("POST", role=Role.TRAINER)

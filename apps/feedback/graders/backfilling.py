@@ -1,22 +1,26 @@
 """Lines up, piece by piece, what a back-fill is to grade; the grading itself is `running.py`'s."""
 
 from dataclasses import dataclass
+from datetime import datetime
 
 from django.db import transaction
-from django.db.models import Count
+from django.db.models import Count, Exists, OuterRef
 from django.utils import timezone
 
 from apps.accounts.access import Caller
+from apps.accounts.models import Project
 from apps.core.live import publish_news
-from apps.feedback.graders.models import Backfill, Grading, GradingState, WorkState
-from apps.feedback.graders.running import line_up
+from apps.feedback.graders.models import Backfill, GraderVersion, Grading, GradingState, WorkState
+from apps.feedback.graders.running import is_sampled, line_up
 from apps.trajectories.blindness import NOTHING, Hidden, find_hidden
 from apps.trajectories.models import TrajectoryState
+from apps.trajectories.querysets import TrajectoryQuerySet
 from apps.trajectories.search.language import parse_query
-from apps.trajectories.search.services import find_matching
+from apps.trajectories.search.services import TooSlow, find_matching, patience
 
 PIECE = 500
 AGAIN = (GradingState.FAILED, GradingState.SKIPPED)
+MOST_COUNTED = 10_000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,14 +52,12 @@ def _line_up_piece(backfill_id: str) -> bool:
         return False
     project = backfill.version.grader.project
     hidden = find_hidden(Caller(user=backfill.author))  # what is graded would tell who asked
-    query = parse_query(backfill.query)
-    found = find_matching(project=project, query=query, now=backfill.asked_at, hidden=hidden).filter(
-        state=TrajectoryState.COMPLETE, n_steps__gt=0, pk__lte=backfill.upto
-    )
+    found = _find_gradable(project, backfill.query, now=backfill.asked_at, hidden=hidden).filter(pk__lte=backfill.upto)
     found = found.filter(pk__lt=backfill.cursor) if backfill.cursor else found
     ids = list(found.order_by("-pk").values_list("pk", flat=True)[:PIECE])
     version = backfill.version
-    known = Grading.objects.filter(version=version, trajectory__in=ids)
+    sampled = [pk for pk in ids if is_sampled(version, pk)]
+    known = Grading.objects.filter(version=version, trajectory__in=sampled)
     n_again = known.filter(state__in=AGAIN).update(
         state=GradingState.WAITING, n_tries=0, due_at=timezone.now(), backfill=backfill, error=""
     )
@@ -66,6 +68,27 @@ def _line_up_piece(backfill_id: str) -> bool:
     backfill.save()
     publish_news(project.pk, kind="grader", object_id=version.grader_id)
     return not backfill.is_lined_up
+
+
+def _find_gradable(project: Project, query: str, *, now: datetime, hidden: Hidden) -> TrajectoryQuerySet:
+    found = find_matching(project=project, query=parse_query(query), now=now, hidden=hidden)
+    return found.filter(state=TrajectoryState.COMPLETE, n_steps__gt=0)
+
+
+def count_gradable(*, caller: Caller, version: GraderVersion, query: str) -> int | None:
+    """Return how many trajectories a back-fill of what `query` finds would have the version grade now.
+
+    None: too many to be counted. Raises SearchError.
+    """
+    project, hidden = version.grader.project, find_hidden(caller)
+    known = Grading.objects.filter(version=version, trajectory=OuterRef("pk")).exclude(state__in=AGAIN)
+    found = _find_gradable(project, query, now=timezone.now(), hidden=hidden).filter(~Exists(known))
+    try:
+        with patience():
+            ids = list(found.values_list("pk", flat=True)[: MOST_COUNTED + 1])
+    except TooSlow:
+        return None
+    return sum(is_sampled(version, pk) for pk in ids) if len(ids) <= MOST_COUNTED else None
 
 
 def read_progress(backfill: Backfill, *, hidden: Hidden = NOTHING) -> Progress:

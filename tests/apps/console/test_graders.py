@@ -236,6 +236,26 @@ class TestGrader:
         trainer_browser.post(f"{address}/off")
         assert Grader.objects.get().live is None
 
+    def test_a_backfill_is_asked_for_with_the_number_it_would_grade(
+        self, trainer_browser: Client, version: GraderVersion, trajectory: Trajectory
+    ) -> None:
+        address = page_of(version)
+        assert 'name="unasked" value="1"' in trainer_browser.get(address).text
+        for n, words in ((1, "Have no-hi@v1 grade 1 trajectory?"), (0, "Nothing that is found now is left to grade.")):
+            asked = trainer_browser.post(f"{address}/1/backfill", {"query": "", "unasked": "1"})
+            assert words in asked.text, n
+            line_up(version, [trajectory.pk])
+            grade_due(version.pk)
+        assert not Backfill.objects.exists()
+
+    def test_a_dry_run_shows_the_rewards_of_now(
+        self, trainer_browser: Client, mate: User, version: GraderVersion, trajectory: Trajectory
+    ) -> None:
+        DryRun.objects.create(version=version, n_wanted=1)
+        run_dry_run(DryRun.objects.get().pk)
+        add_label(caller=Caller(user=mate), trajectory=trajectory, value=0.25)
+        assert "+0.25" in trainer_browser.get(page_of(version)).text.split("<tbody>")[1].split("</tbody>")[0]
+
     def test_one_is_archived_and_restored(self, trainer_browser: Client, version: GraderVersion) -> None:
         address = page_of(version)
         assert trainer_browser.post(f"{address}/archive")["Location"] == address

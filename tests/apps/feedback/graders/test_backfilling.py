@@ -4,11 +4,12 @@ import pytest
 
 from apps.accounts.access import Caller
 from apps.feedback.graders import backfilling
-from apps.feedback.graders.backfilling import end_backfills, fill_backfill, read_progress
+from apps.feedback.graders.backfilling import count_gradable, end_backfills, fill_backfill, read_progress
 from apps.feedback.graders.models import WorkState
-from apps.feedback.graders.running import line_up
+from apps.feedback.graders.running import is_sampled, line_up
 from apps.feedback.graders.services import start_backfill
 from apps.feedback.models import Label
+from apps.trajectories.models import Trajectory
 from tests.apps.feedback.graders.conftest import MakeTrajectory, MakeVersion, go_on, grade_all
 from tests.fakes.webhook import FakeWebhook
 
@@ -60,3 +61,25 @@ class TestBackfill:
         fill_backfill(backfill.pk)
         go_on(version)
         assert Label.objects.count() == 1
+
+    def test_it_counts_beforehand_what_it_would_grade_and_keeps_to_the_sample(
+        self,
+        caller: Caller,
+        make_version: MakeVersion,
+        make_trajectory: MakeTrajectory,
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        for group in ("a", "b"):
+            for _ in range(10):
+                make_trajectory("x", group=group)
+        version = make_version("regex", settings={"pattern": "x"}, sample=0.5)
+        n = count_gradable(caller=caller, version=version, query="group:a")
+        assert n == sum(is_sampled(version, row.pk) for row in Trajectory.objects.filter(group="a"))
+        for _ in range(2):  # what the sample left out the first time is left out the second time too
+            fill_backfill(start_backfill(caller=caller, version=version, query="group:a").pk)
+            go_on(version)
+            end_backfills()
+            assert Label.objects.count() == n
+        assert count_gradable(caller=caller, version=version, query="group:a") == 0
+        monkeypatch.setattr(backfilling, "MOST_COUNTED", 9)
+        assert count_gradable(caller=caller, version=version, query="group:b") is None
