@@ -102,13 +102,22 @@ def test_a_keys_reward_is_the_environments(
         ({"action": "reward", "q": "", "settings": {"value": 10**400}}, "value"),
         ({"action": "reward", "q": "", "settings": {"value": 1, "text": 5}}, "text"),
         ({"action": "exclude", "q": "", "why": "x"}, "why"),
-        ({"action": "take-back", "q": ""}, "grader"),
-        ({"action": "take-back", "q": "", "settings": {"queue": "x"}}, "settings"),
     ],
 )
 def test_it_refuses_a_bad_body(mates: APIClient, agent: Agent, body: dict[str, Any], field: str) -> None:
     answer = mates.post(MINE, body)
     assert (answer.status_code, answer.json()["field"]) == (400, field)
+    assert not BulkJob.objects.exists()
+
+
+@pytest.mark.parametrize(("chosen", "field"), [({}, "grader"), ({"queue": "x"}, "settings")])
+def test_what_to_take_back_is_one_graders(
+    mates: APIClient, manage_client: APIClient, agent: Agent, chosen: dict[str, str], field: str
+) -> None:
+    body = {"action": "take-back", "q": "", "settings": chosen}
+    answer = manage_client.post(JOBS, body)
+    assert (answer.status_code, answer.json()["field"]) == (400, field)
+    assert mates.post(MINE, body).status_code == 403  # a trainer's
     assert not BulkJob.objects.exists()
 
 

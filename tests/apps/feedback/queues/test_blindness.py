@@ -12,7 +12,7 @@ from apps.accounts.models import Project, User
 from apps.core.errors import Conflict
 from apps.feedback.bulk import ACTIONS
 from apps.feedback.graders.backfilling import fill_backfill
-from apps.feedback.graders.models import DryRun
+from apps.feedback.graders.models import DryRun, GraderVersion
 from apps.feedback.graders.services import VersionDraft, create_grader, start_backfill
 from apps.feedback.graders.trying import run_dry_run
 from apps.feedback.models import Label
@@ -70,6 +70,16 @@ PAGES = (
     "graders/{grader}",
     "review/{queue}/results",
 )
+
+
+@pytest.fixture
+def world(world: World, project: Project) -> World:
+    """A grader has spoken, too."""
+    said_by = GraderVersion.objects.get(grader=world.ids["grader"])
+    LabelFactory.create(
+        trajectory_id=world.ids["trajectory"], project=project, source="rule", grader=said_by, value=-0.37
+    )
+    return world
 
 
 def tells(content: bytes) -> bool:

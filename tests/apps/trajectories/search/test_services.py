@@ -70,7 +70,7 @@ def pool(agent: Agent, project: Project) -> None:
     TrajectoryTag.objects.create(trajectory=good, name="late refund")
     LabelFactory.create(trajectory=bad, source="human")
     grader = Grader.objects.create(project=project, name="polite", kind="judge")
-    said_by = GraderVersion.objects.create(grader=grader, number=1)
+    said_by = GraderVersion.objects.create(grader=grader, number=1, settings={})
     LabelFactory.create(trajectory=good, source="judge", grader=said_by)
     LabelFactory.create(trajectory=bad, source="judge", grader=said_by, value=None, is_undo=True)
 
