@@ -150,6 +150,11 @@ def tell_label(label: Label, known: Mapping[str, FieldSpec]) -> Box:
     return _tell(label.field, said, known)
 
 
+def tell_value(name: str, value: Any, known: Mapping[str, FieldSpec]) -> str:
+    """Return one answer to a field in words, likewise; "" where there is none."""
+    return _tell(name, {"value": value}, known).said
+
+
 def _tell(name: str, said: Mapping[str, Any], known: Mapping[str, FieldSpec]) -> Box:
     if name in known:
         return _read_box(known[name], said)

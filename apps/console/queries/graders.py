@@ -1,12 +1,15 @@
 """What the pages of rewards and graders show. Reads only."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import Any
 
 from django.db.models import Count, QuerySet
 from django.utils import timezone
 
 from apps.accounts.models import Project
+from apps.console.review_form import tell_value
 from apps.feedback.graders.agreement import Agreement
 from apps.feedback.graders.backfilling import Progress, read_progress
 from apps.feedback.graders.budget import read_spent
@@ -18,6 +21,7 @@ from apps.feedback.graders.services import is_loose, list_graders, list_versions
 from apps.feedback.graders.trying import hide_results
 from apps.feedback.models import ScoreSchema
 from apps.feedback.schemas import ProjectSchema, find_schema, list_schemas
+from apps.feedback.score_schema import FieldSpec
 from apps.feedback.thumbs.models import ThumbToken
 from apps.feedback.thumbs.services import list_tokens
 from apps.registry.models import AliasName
@@ -76,6 +80,15 @@ def _read_graders(project: Project, *, hidden: Hidden) -> list[GraderRow]:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Tried:
+    """One result of a dry run, with what was said in words: "" where its worth says the same."""
+
+    result: Mapping[str, Any]
+    own: str
+    people: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class GraderPage:
     """One grader: a version of it, what it was tried on, what it did, and how far it agrees with people."""
 
@@ -90,9 +103,27 @@ class GraderPage:
     n_calls_today: int
     failures: list[Grading]
     skipped: list[tuple[str, int]]  # why this version said nothing of a trajectory, and how often
-    field_words: str
+    field: str
+    known: Mapping[str, FieldSpec]  # the fields of the score schema of now
     n_senseless: int  # trajectories that this version's judge answered nonsense to, where that is its last word
     is_loose: bool  # its model may answer in any shape
+
+    @property
+    def field_words(self) -> str:
+        spec = self.known.get(self.field)
+        return spec.words if spec else self.field
+
+    @property
+    def tried(self) -> list[Tried]:
+        """The results of the dry run."""
+        return [self._tell(result) for result in (self.dry_run.results if self.dry_run else [])]
+
+    def _tell(self, result: Mapping[str, Any]) -> Tried:
+        spec, said = self.known.get(self.field), result.get("people_said", [])
+        is_plain = spec is not None and spec.is_plain
+        own = "" if is_plain else tell_value(self.field, result["value"], self.known)
+        words = [tell_value(self.field, value, self.known) for value in said]
+        return Tried(result=result, own=own, people="" if is_plain and len(said) < 2 else ", ".join(words))
 
     @property
     def n_senseless_tried(self) -> int:
@@ -146,7 +177,6 @@ def read_grader_page(grader: Grader, version: GraderVersion, *, hidden: Hidden) 
     gradings = Grading.objects.filter(version=version).exclude(trajectory__in=hidden)
     backfills = Backfill.objects.filter(version=version).select_related("author", "key").order_by("-pk")[:5]
     dry_run = DryRun.objects.filter(version=version).order_by("-pk").first()
-    words = {spec.name: spec.words for spec in find_schema(grader.project_id).fields.fields}
     failed = gradings.filter(state=GradingState.FAILED).select_related("trajectory").order_by("-ended_at")
     return GraderPage(
         grader=grader,
@@ -160,7 +190,8 @@ def read_grader_page(grader: Grader, version: GraderVersion, *, hidden: Hidden) 
         n_calls_today=read_spent(grader.pk),
         failures=list(failed[:SHOWN]),
         skipped=list(_count_skipped(gradings)),
-        field_words=words.get(version.field, version.field),
+        field=version.field,
+        known={spec.name: spec for spec in find_schema(grader.project_id).fields.fields},
         n_senseless=gradings.filter(error__startswith=NONSENSE).count(),
         is_loose=is_loose(version),
     )

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from statistics import mean
+from typing import Any
 
 from apps.feedback.graders.agreement import Agreement, measure_agreement
 from apps.feedback.graders.models import GraderVersion
@@ -17,11 +18,25 @@ Target = tuple[str, str | None]  # a trajectory's id, and a step's or None
 
 def read_people(*, project_id: str, field: str, trajectory_ids: Sequence[str]) -> dict[Target, float]:
     """Return by target what people's standing labels in the field are worth in the mean, -1 to 1."""
-    schema = find_schema(project_id).fields
-    labels = Label.objects.standing().filter(
+    labels = _find_labels(project_id=project_id, field=field, trajectory_ids=trajectory_ids)
+    return _join(labels, find_schema(project_id).fields)
+
+
+def read_said(*, project_id: str, field: str, trajectory_ids: Sequence[str]) -> dict[Target, list[Any]]:
+    """Return by target what people's standing labels in the field say, as they said it."""
+    said: dict[Target, list[Any]] = {}
+    labels = _find_labels(project_id=project_id, field=field, trajectory_ids=trajectory_ids).order_by("pk")
+    for label in labels.only("trajectory_id", "step_id", "value", "said"):
+        value = label.value if label.said is None else label.said
+        if value is not None:
+            said.setdefault((label.trajectory_id, label.step_id), []).append(value)
+    return said
+
+
+def _find_labels(*, project_id: str, field: str, trajectory_ids: Sequence[str]) -> LabelQuerySet:
+    return Label.objects.standing().filter(
         project=project_id, source=Source.HUMAN, field=field, trajectory__in=list(trajectory_ids), span_start=None
     )
-    return _join(labels, schema)
 
 
 def _join(labels: LabelQuerySet, schema: Schema) -> dict[Target, float]:

@@ -26,7 +26,7 @@ from apps.feedback.graders.grading import (
 from apps.feedback.graders.judging import render_words
 from apps.feedback.graders.kinds import Kind
 from apps.feedback.graders.models import DryRun, GraderVersion, WorkState
-from apps.feedback.graders.people import Target, compare, read_people
+from apps.feedback.graders.people import Target, compare, read_people, read_said
 from apps.feedback.graders.subjects import Subject
 from apps.feedback.models import Label, Source
 from apps.trajectories.blindness import Hidden, find_hidden
@@ -37,6 +37,7 @@ from apps.trajectories.search.services import find_matching
 
 MAX_RESULTS = 200
 SHOWN_TEXT = 500
+MAX_SAID = 10  # of one thing
 NO_TRAJECTORY = "no complete trajectory fits its query: nothing could be tried"
 NO_GROUP = "no complete trajectory that fits its query is one of a group: nothing could be compared"
 NO_ANSWER = "no complete trajectory that fits its query has an answer: nothing could be tried"
@@ -70,10 +71,10 @@ def _try(dry_run: DryRun) -> dict[str, Any]:
     graded = _grade_sample(grading_round, sample)[:MAX_RESULTS]
     if not graded:
         return {"state": WorkState.FAILED, "error": NO_ANSWER}
-    people = read_people(
-        project_id=version.grader.project_id, field=version.field, trajectory_ids=[row.pk for row in sample]
-    )
-    results = [_show(one, grading_round, people=people) for one in graded]
+    ids = [row.pk for row in sample]
+    people = read_people(project_id=version.grader.project_id, field=version.field, trajectory_ids=ids)
+    said = read_said(project_id=version.grader.project_id, field=version.field, trajectory_ids=ids)
+    results = [_show(one, grading_round, people=people, said=said) for one in graded]
     own = {
         (result["trajectory"], result["step"]): result["reward"] for result in results if result["reward"] is not None
     }
@@ -102,7 +103,7 @@ def hide_results(dry_run: DryRun, *, hidden: Hidden) -> DryRun:
     agreement is then over the others."""
     if hidden.isdisjoint(one["trajectory"] for one in dry_run.results):
         return dry_run
-    unseen = {"value": None, "reward": None, "people": None, "text": "", "hint": ""}
+    unseen: dict[str, Any] = {"value": None, "reward": None, "people": None, "people_said": [], "text": "", "hint": ""}
     dry_run.results = [one | unseen if one["trajectory"] in hidden else one for one in dry_run.results]
     both = [(one["reward"], one["people"]) for one in dry_run.results if None not in (one["reward"], one["people"])]
     dry_run.agreement = asdict(measure_agreement(both)) if both else {}
@@ -147,8 +148,15 @@ def _grade_groups(grading_round: GradingRound, sample: Sequence[Trajectory]) -> 
     return graded
 
 
-def _show(graded: Graded, grading_round: GradingRound, *, people: Mapping[Target, float]) -> dict[str, Any]:
+def _show(
+    graded: Graded,
+    grading_round: GradingRound,
+    *,
+    people: Mapping[Target, float],
+    said: Mapping[Target, Sequence[Any]],
+) -> dict[str, Any]:
     subject, outcome, field = graded.subject, graded.outcome, grading_round.job.field
+    target = subject.trajectory.pk, subject.step_id
     shown: dict[str, Any] = {
         "trajectory": subject.trajectory.pk,
         "title": subject.trajectory.title[:SHOWN_TEXT],
@@ -160,11 +168,12 @@ def _show(graded: Graded, grading_round: GradingRound, *, people: Mapping[Target
         "text": "",
         "hint": "",
         "problem": "",
-        "people": people.get((subject.trajectory.pk, subject.step_id)),
+        "people": people.get(target),
+        "people_said": list(said.get(target, ())[:MAX_SAID]),
     }
     if not isinstance(outcome, Grade):
         return {**shown, "problem": clean_text(outcome.why[:SHOWN_TEXT])}
-    said = as_said(field, outcome.value)
-    worth = field.reward_of(field.read(said))
+    own = as_said(field, outcome.value)
+    worth = field.reward_of(field.read(own))
     words = {"text": outcome.text[:SHOWN_TEXT], "hint": outcome.hint[:SHOWN_TEXT]}
-    return {**shown, **words, "value": said, "reward": worth}
+    return {**shown, **words, "value": own, "reward": worth}

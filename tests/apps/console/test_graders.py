@@ -1,5 +1,6 @@
 """The pages of rewards: graders, tokens of web pages."""
 
+import re
 from collections.abc import Callable, Iterator
 from datetime import UTC
 from html import unescape
@@ -22,7 +23,8 @@ from apps.feedback.graders.running import grade_due, line_up
 from apps.feedback.graders.services import VersionDraft, create_grader
 from apps.feedback.graders.trying import run_dry_run
 from apps.feedback.models import Label
-from apps.feedback.services import add_label
+from apps.feedback.schemas import add_schema
+from apps.feedback.services import Answer, add_label, add_labels
 from apps.feedback.thumbs.models import ThumbToken
 from apps.trajectories.bulk.models import BulkJob
 from apps.trajectories.bulk.running import run_job
@@ -183,6 +185,22 @@ class TestGrader:
         html = trainer_browser.get(page_of(version)).content.decode()
         assert "People judged none of these" in html
         assert "have the same sign" not in html
+
+    def test_a_dry_run_shows_what_people_said_beside_its_worth(
+        self, trainer_browser: Client, project: Project, trainer: User, mate: User, trajectory: Trajectory
+    ) -> None:
+        author = Caller(user=trainer)
+        stars = {"name": "stars", "kind": "scale", "low": 1, "high": 5}
+        add_schema(caller=author, project=project, definition={"fields": [stars]})
+        for user, value in ((mate, 4), (trainer, 5)):
+            add_labels(caller=Caller(user=user), trajectory=trajectory, answers=[Answer(field="stars", value=value)])
+        draft = VersionDraft(settings={"pattern": "zebra", "passed": 5, "failed": 2}, field="stars")
+        rated, _ = create_grader(caller=author, project=project, name="rated", kind="regex", draft=draft)
+        trainer_browser.post(f"{page_of(rated)}/1/dry-run", {"n": "5"})
+        run_dry_run(DryRun.objects.get().pk)
+        table = trainer_browser.get(page_of(rated)).text.split('id="dry-run"')[1].split("</table>")[0]
+        words = re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", table))
+        assert "2 worth −0.50 4, 5 worth +0.75" in words
 
     def test_a_budget_is_shown_with_what_is_spent_of_it(
         self, trainer_browser: Client, version: GraderVersion, trajectory: Trajectory

@@ -122,7 +122,10 @@ class DryResultSerializer(serializers.Serializer[Any]):
     text = serializers.CharField()
     hint = serializers.CharField()
     problem = serializers.CharField(help_text="why there is no value")
-    people = serializers.FloatField(allow_null=True, help_text="the mean of what people said, -1 to 1")
+    people = serializers.FloatField(allow_null=True, help_text="the mean of what people said is worth, -1 to 1")
+    people_said = serializers.ListField(
+        child=serializers.JSONField(), default=list, help_text="what each of them said, as they said it"
+    )
 
 
 class DryRunSerializer(serializers.ModelSerializer[DryRun]):

@@ -40,6 +40,7 @@ class TestDryRun:
         assert (dry_run.agreement["n"], dry_run.agreement["n_same"]) == (3, 2)
         by_id = {result["trajectory"]: result for result in dry_run.results}
         assert (by_id[judged[0].pk]["reward"], by_id[judged[0].pk]["people"]) == (-1, -1)
+        assert [by_id[row.pk]["people_said"] for row in judged] == [[-1], [1], [0.5]]
         assert not Label.objects.filter(source=Source.RULE).exists()
         assert not Grading.objects.exists()
 

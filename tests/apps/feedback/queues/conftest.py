@@ -125,8 +125,15 @@ def world(make_queue: MakeQueue, add: Add, project: Project, mate: User, trainer
     snapshot = take_snapshot(dataset=dataset, caller=author)
     draft = VersionDraft(settings={"pattern": "x"})
     version, _ = create_grader(caller=author, project=project, name="x", kind="regex", draft=draft)
-    result = {"trajectory": trajectory.pk, "title": "", "step": None, "answer": "hi", "value": -0.37, "reward": -0.37}
-    result |= {"text": "dull words", "hint": "", "problem": "", "people": -0.37}
+    result: dict[str, Any] = {
+        "trajectory": trajectory.pk,
+        "title": "",
+        "step": None,
+        "answer": "hi",
+        "value": -0.37,
+        "reward": -0.37,
+    }
+    result |= {"text": "dull words", "hint": "", "problem": "", "people": -0.37, "people_said": [-0.37]}
     agreement = {"n": 1, "n_same": 1, "kappa": None, "correlation": None, "mean_difference": 0.0}
     dry_run = DryRun.objects.create(version=version, n_wanted=1, state="done", results=[result], agreement=agreement)
     rows = {"trajectory": trajectory, "other": other, "step": step, "label": label, "dataset": dataset, "queue": queue}
