@@ -128,7 +128,7 @@ class Page:
     @cached_property
     def hidden(self) -> Hidden:
         """The trajectories whose rewards, and what others said of them, are kept from this person now."""
-        return find_hidden(self.caller)
+        return find_hidden(self.caller, project_id=self.project.pk)
 
     def require(self, role: Role) -> None:
         """Raise Forbidden when the person's role is too small."""

@@ -22,12 +22,13 @@ from apps.trajectories.models import Trajectory
 def open_pool(run: Run) -> Pool | LabelPool:
     """Return the run's view of the pool, as of the version in training; without what whoever launched it reviews blind
     at this moment: what it takes, and what it says it waits for, would tell them."""
+    version = current_version(run)
     return view_pool(
-        version=current_version(run),
+        version=version,
         selection=read_selection(run.selection),
         recipe=read_recipe(run.recipe),
         run_id=run.id,
-        hidden=find_hidden(Caller(user=run.launched_by)),
+        hidden=find_hidden(Caller(user=run.launched_by), project_id=version.policy.project_id),
     )
 
 

@@ -53,7 +53,8 @@ def launch_run(
     check_tuning(config, live=live)
     check_fits(project, config)
     refuse_second_run(project)
-    check_worth(view_pool(version=live, selection=chosen, recipe=config, hidden=find_hidden(caller)), config)
+    hidden = find_hidden(caller, project_id=project.pk)
+    check_worth(view_pool(version=live, selection=chosen, recipe=config, hidden=hidden), config)
     run = Run.objects.create(
         project=project,
         policy=policy,

@@ -16,12 +16,14 @@ Hidden = frozenset[str]
 NOTHING: Hidden = frozenset()
 
 
-def find_hidden(caller: Caller) -> Hidden:
-    """Return the ids of the trajectories that the caller reviews blind, or still may. A key reviews nothing."""
+def find_hidden(caller: Caller, *, project_id: str | None = None) -> Hidden:
+    """Return the ids of the trajectories (of all projects, or of one) that the caller reviews blind, or still may. A
+    key reviews nothing."""
     if caller.user is None:
         return NOTHING
+    rows = Trajectory.objects.all() if project_id is None else Trajectory.objects.filter(project=project_id)
     alone, paired = (
-        Trajectory.objects.filter(
+        rows.filter(
             **{f"{items}__state": "open", f"{items}__queue__is_blind": True, f"{items}__reviews__reviewer": caller.user}
         )
         .order_by()

@@ -14,7 +14,7 @@ from django.test import Client
 from pytest_django.fixtures import Settings
 
 from apps.accounts.access import Caller
-from apps.accounts.models import Agent, Project, User
+from apps.accounts.models import Agent, Project, Role, User
 from apps.core.ids import new_id
 from apps.feedback.queues.filling import add_trajectories
 from apps.feedback.queues.services import create_queue
@@ -23,7 +23,9 @@ from apps.registry.models import Policy
 from apps.training.models import Attempt, AttemptState, Metric, Run, RunState
 from apps.trajectories.datasets.services import take_snapshot
 from apps.trajectories.models import Trajectory
+from tests.factories.accounts import MembershipFactory
 from tests.factories.datasets import DatasetFactory, MemberFactory
+from tests.factories.trajectories import TrajectoryFactory
 
 
 def form(**settings: str) -> dict[str, str]:
@@ -305,6 +307,20 @@ def test_what_somebody_reviews_blind_is_not_counted_as_ready_for_them(
             assert counts == expected, address
     refused = browser_of(trainer).post("/p/shop/runs/new", form(**{"selection.min_reward": "0.9"}))
     assert "what you review blind does not count until you have said yours" in refused.content.decode()
+
+
+def test_what_somebody_reviews_blind_in_another_project_is_no_word_here(
+    other_project: Project, ready: list[Trajectory], trainer: User, owner: User, trainer_browser: Client
+) -> None:
+    for team, user in ((other_project.team, trainer), (other_project.team, owner)):
+        MembershipFactory.create(team=team, user=user, role=Role.TRAINER)
+    elsewhere = TrajectoryFactory.create(agent__project=other_project, state="complete", n_steps=1)
+    queue = create_queue(caller=Caller(user=owner), project=other_project, settings={"name": "blind"})
+    add_trajectories(caller=Caller(user=owner), queue=queue, ids=[elsewhere.pk])
+    take_review(caller=Caller(user=trainer), queue=queue)
+    assert "is not counted here" not in trainer_browser.get("/p/shop/runs/new").text
+    refused = trainer_browser.post("/p/shop/runs/new", form(**{"selection.min_reward": "1.5"})).text
+    assert "what you review blind" not in refused
 
 
 def test_who_may_not_launch_sees_whom_to_ask(reviewer_browser: Client, owner_browser: Client, policy: Policy) -> None:
