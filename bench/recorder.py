@@ -1,12 +1,13 @@
 """How fast the recorder folds, beside what one gateway process can write of the same calls.
 
-    make bench-recorder           (or: python -m bench.recorder [--agents N] [--sessions N] [--turns N])
+    make bench-recorder           (or: python -m bench.recorder [--agents N] [--sessions N] [--turns N] [--rounds N])
 
 Conversations are inserted into the ledger, 32 calls a commit, and held back until one recorder, or two, are up and have
 folded a quarter as many. Then they count: from when all are let go until all are folded, each into one step. Then wrk
 has one gateway process write calls with the same requests, 32 in flight, as `make bench-gateway` does. Says what
-processor time a call takes of the gateway and of the recorder (Postgres' own is in neither). Prints a table with the
-ratios and, last, one line `BENCH_RECORDER {json}`. Needs wrk; starts its own Postgres (fsync on) and Valkey.
+processor time a call takes of the gateway and of the recorder (Postgres' own is in neither). Prints each round's table
+with the ratios, then the medians over the rounds (of the ratios too, which are of one round each) and, last, one line
+`BENCH_RECORDER {json}` with these. Needs wrk; starts its own Postgres (fsync on) and Valkey.
 """
 
 import argparse
@@ -14,12 +15,13 @@ import asyncio
 import json
 import os
 import shutil
+import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -267,6 +269,22 @@ def measure(kind: Kind, keys: list[Any], options: argparse.Namespace, *, world: 
     )
 
 
+def measure_round(keys: list[Any], options: argparse.Namespace, *, world: World, title: str) -> list[Result]:
+    print(f"{title}\n{TITLES}")
+    results = []
+    for kind in KINDS:
+        results.append(measure(kind, keys, options, world=world))
+        print(render(results[-1]), flush=True)
+    return results
+
+
+def take_medians(rounds: Sequence[Result]) -> Result:
+    """Return each figure's median over the rounds of one kind."""
+    table = [asdict(result) for result in rounds]
+    figures = [name for name, value in table[0].items() if isinstance(value, float)]
+    return replace(rounds[0], **{name: round(statistics.median(row[name] for row in table), 2) for name in figures})
+
+
 def render(result: Result) -> str:
     return (
         f"{result.kind:9}{result.system_kb:>2}{result.n_calls:>7}{result.inserted_per_s:>10}{result.folded_per_s:>8}"
@@ -278,8 +296,9 @@ def render(result: Result) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.recorder", description=__doc__)
     parser.add_argument("--agents", type=int, default=4)
-    parser.add_argument("--sessions", type=int, default=20, help="of each agent, side by side")
+    parser.add_argument("--sessions", type=int, default=40, help="of each agent, side by side")
     parser.add_argument("--turns", type=int, default=20, help="of each session")
+    parser.add_argument("--rounds", type=int, default=3, help="in which each kind has its turn")
     options = parser.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="claw-bench-")).resolve()
     folder.chmod(0o711)
@@ -289,12 +308,10 @@ def main() -> None:
         set_up(env)
         keys = make_keys(options.agents)
         world = World(folder=folder, env=env, gateway=start_gateway(stack, env, folder=folder))
-        print(TITLES)
-        results = []
-        for kind in KINDS:
-            results.append(measure(kind, keys, options, world=world))
-            print(render(results[-1]), flush=True)
-        print(f"BENCH_RECORDER {json.dumps([asdict(result) for result in results])}")
+        rounds = [measure_round(keys, options, world=world, title=f"round {n + 1}") for n in range(options.rounds)]
+        medians = [take_medians(of_kind) for of_kind in zip(*rounds, strict=True)]
+        print("\n".join(["medians", TITLES, *map(render, medians)]))
+        print(f"BENCH_RECORDER {json.dumps([asdict(result) for result in medians])}")
 
 
 if __name__ == "__main__":
