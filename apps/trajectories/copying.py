@@ -34,6 +34,17 @@ def run_statement(statement: str, values: Sequence[Any]) -> list[tuple[Any, ...]
         return cursor.fetchall() if cursor.description else []
 
 
+def check_keys_by_one_plan() -> None:
+    """Have Postgres plan but once what it looks up for each new row when the transaction ends.
+
+    Left to choose, it plans the look-up of a step's parent anew for each step, because the table is cut into months:
+    that takes ten times as long as looking. To be called at the end of the transaction: `run_statement` takes such
+    plans too from here on, though its lists are better seen first.
+    """
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT set_config('plan_cache_mode', 'force_generic_plan', true)")
+
+
 def read_rows(rows: models.QuerySet[Row]) -> list[Row]:
     """Return the rows of a plain query, whole. Raises Django's database errors."""
     statement, values = rows.query.sql_with_params()

@@ -19,7 +19,7 @@ from django.utils import timezone
 from apps.accounts.services import mark_keys_used
 from apps.core.live import publish_many
 from apps.trajectories.calls import Call, read_call
-from apps.trajectories.copying import read_rows
+from apps.trajectories.copying import check_keys_by_one_plan, read_rows
 from apps.trajectories.folded_choices import is_folded_twice, mark_folded
 from apps.trajectories.folding import FoldedCall, fold_calls
 from apps.trajectories.known_stems import read_stems
@@ -224,6 +224,7 @@ def _fold_locked(calls: Sequence[Call]) -> list[FoldedCall]:
     mark_folded({exchange.pk: call.choices for exchange, call in zip(exchanges, folded, strict=True)})
     ended = sorted((exchange.ended_at, exchange.key_id) for exchange in exchanges)
     mark_keys_used({key_id: moment for moment, key_id in ended})
+    check_keys_by_one_plan()
     return folded
 
 

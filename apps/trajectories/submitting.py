@@ -23,6 +23,7 @@ from apps.registry.models import Policy, Version
 from apps.registry.queries import find_named_versions
 from apps.registry.vocabulary import read_vocabulary_size
 from apps.trajectories.calls import Sampling
+from apps.trajectories.copying import check_keys_by_one_plan
 from apps.trajectories.folded_choices import is_folded_twice, note_choices
 from apps.trajectories.generations import Generation, Generations
 from apps.trajectories.models import ExchangeStatus, Step, Trajectory, TrajectoryState
@@ -147,6 +148,7 @@ class _Writer:
         self._note_calls()
         if self.new:
             keep_words(self.new)
+            check_keys_by_one_plan()
             Trajectory.objects.filter(pk=self.trajectory.pk).update(
                 last_step_at=max(self.trajectory.last_step_at, self._now),
                 n_steps=F("n_steps") + len(self.new),

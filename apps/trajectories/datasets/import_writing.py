@@ -16,7 +16,7 @@ from apps.registry.models import Policy, Version
 from apps.registry.queries import find_named_versions
 from apps.registry.vocabulary import read_vocabulary_size
 from apps.trajectories import messages as chat
-from apps.trajectories.copying import copy_rows
+from apps.trajectories.copying import check_keys_by_one_plan, copy_rows
 from apps.trajectories.datasets.incoming import BadLine, Incoming, IncomingStep, count_common
 from apps.trajectories.datasets.models import Import
 from apps.trajectories.models import Channel, Step, Trajectory, TrajectoryState
@@ -70,6 +70,7 @@ def write_trajectories(target: Target, incoming: Sequence[Incoming]) -> list[tup
     copy_rows(steps)
     store_tools(tools, project_id=target.source.project_id)
     keep_words(steps)
+    check_keys_by_one_plan()
     return made
 
 
