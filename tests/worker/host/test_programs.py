@@ -55,4 +55,4 @@ def test_the_houses_own_procfile_is_understood() -> None:
     programs = read_procfile(ROOT / "Procfile", variables={f"CLAW_{name}": name for name in names})
     workers = {program.name for program in programs if "-Q" in program.command}
     assert workers == {"cpu", "grade", "train", "refresh", "reconcile"} == set(ROUTES.values())
-    assert {program.name for program in programs} - workers == {"web", "recorder", "beat", "engine"}
+    assert {program.name for program in programs} - workers == {"web", "recorder", "recorder_2", "beat", "engine"}
