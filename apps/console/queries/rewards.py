@@ -7,6 +7,7 @@ from django.db.models import Q
 from apps.accounts.access import Caller
 from apps.accounts.models import Project, Role, User
 from apps.console.review_form import Box, tell_label
+from apps.console.templatetags.console import signed
 from apps.core.errors import NotFound
 from apps.feedback.models import Label, LabelQuerySet, Source
 from apps.feedback.rewards import score_seen
@@ -76,3 +77,12 @@ def find_own_label(project: Project, label_id: str, *, user: User) -> Label:
     if label is None:
         raise NotFound("you gave no such reward")
     return label
+
+
+def tell_what_counts(reward: float | None, *, before: float | None) -> str:
+    """Return what a trajectory counts after something was said of it, or of a step: others may have spoken too."""
+    if reward is None:
+        return "the trajectory still has no reward" if before is None else "the trajectory has no reward now"
+    if reward == before:
+        return f"the trajectory's reward stays {signed(reward)}"
+    return f"the trajectory's reward is {signed(reward)} now"

@@ -113,6 +113,7 @@ def label(page: Page, trajectory_id: str) -> HttpResponse:
     if not form.is_valid():
         raise InvalidInput(form.first_error, field="value")
     step = steps.find_step(found, form.cleaned_data["step"]) if form.cleaned_data["step"] else None
+    before = found.reward
     added = add_label(
         caller=page.caller,
         trajectory=found,
@@ -121,12 +122,15 @@ def label(page: Page, trajectory_id: str) -> HttpResponse:
         text=form.cleaned_data["text"],
         source=Source.HUMAN,
     )
+    found.refresh_from_db(fields=["reward"])
+    is_plain = found.pk in page.hidden or (step is None and found.reward == added.value)
+    counted = "" if is_plain else f": {rewards.tell_what_counts(found.reward, before=before)}"
     what = f"Step {step.index}" if step else "Trajectory"
     return _after_label(
         page,
         trajectory_id,
         step_id=step.id if step else "",
-        message=f"{what} rewarded {signed(added.value)}",
+        message=f"{what} rewarded {signed(added.value)}{counted}",
         undo=page.url("undo_label", added.id),
     )
 

@@ -9,6 +9,9 @@ from django.test import Client
 from apps.accounts.access import Caller
 from apps.accounts.models import ApiKey, User
 from apps.feedback.models import Label, Source
+from apps.feedback.queues.filling import add_trajectories
+from apps.feedback.queues.services import create_queue
+from apps.feedback.queues.working import take_review
 from apps.feedback.rescoring import change_schema
 from apps.feedback.services import Answer, add_label, add_labels
 from apps.trajectories.models import Step, Trajectory
@@ -72,6 +75,24 @@ def test_a_step_is_rewarded_alone(reviewer_browser: Client, trajectory: Trajecto
     assert "hx-swap-oob" in html
     step.refresh_from_db()
     assert step.reward == 0.5
+
+
+def test_the_answer_says_what_the_trajectory_counts(
+    reviewer_browser: Client, owner: User, mate: User, trajectory: Trajectory, step: Step
+) -> None:
+    def reward(value: float, **fields: str) -> str:
+        address = f"/p/shop/trajectories/{trajectory.id}/labels"
+        return str(toast_of(reviewer_browser.post(address, {"value": value, **fields}, headers=HTMX))["text"])
+
+    assert reward(0.5, step=step.id) == "Step 0 rewarded +0.50: the trajectory's reward is +0.50 now"
+    assert reward(-1) == "Trajectory rewarded −1.00"
+    assert reward(1, step=step.id) == "Step 0 rewarded +1.00: the trajectory's reward stays −1.00"
+    add_label(caller=Caller(user=owner), trajectory=trajectory, value=0)
+    assert reward(1) == "Trajectory rewarded +1.00: the trajectory's reward is +0.50 now"
+    queue = create_queue(caller=Caller(user=owner), project=trajectory.project, settings={"name": "blind"})
+    add_trajectories(caller=Caller(user=owner), queue=queue, ids=[trajectory.pk])
+    take_review(caller=Caller(user=mate), queue=queue)
+    assert reward(-1) == "Trajectory rewarded −1.00"  # what it counts would tell what others said
 
 
 def test_a_stale_undo_is_refused_in_words(reviewer_browser: Client, trajectory: Trajectory) -> None:
