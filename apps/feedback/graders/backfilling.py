@@ -5,6 +5,8 @@ from datetime import datetime
 
 from django.db import transaction
 from django.db.models import Count, Exists, OuterRef
+from django.db.models.fields.json import KT
+from django.db.models.functions import JSONObject
 from django.utils import timezone
 
 from apps.accounts.access import Caller
@@ -59,7 +61,12 @@ def _line_up_piece(backfill_id: str) -> bool:
     sampled = [pk for pk in ids if is_sampled(version, pk)]
     known = Grading.objects.filter(version=version, trajectory__in=sampled)
     n_again = known.filter(state__in=AGAIN).update(
-        state=GradingState.WAITING, n_tries=0, due_at=timezone.now(), backfill=backfill, error=""
+        state=GradingState.WAITING,
+        n_tries=0,
+        due_at=timezone.now(),
+        backfill=backfill,
+        error="",
+        before=JSONObject(state="state", error="error", backfill="backfill_id"),
     )
     backfill.n_total += n_again + line_up(version, ids, backfill_id=backfill.pk)
     backfill.cursor = ids[-1] if ids else backfill.cursor
@@ -68,6 +75,13 @@ def _line_up_piece(backfill_id: str) -> bool:
     backfill.save()
     publish_news(project.pk, kind="grader", object_id=version.grader_id)
     return not backfill.is_lined_up
+
+
+def drop_waiting(backfill: Backfill) -> None:
+    """Forget what a stopped back-fill has not graded yet; what it took up again is as it was before."""
+    waiting = Grading.objects.filter(backfill=backfill, state=GradingState.WAITING)
+    waiting.filter(before__isnull=True).delete()
+    waiting.update(state=KT("before__state"), error=KT("before__error"), backfill=KT("before__backfill"), before=None)
 
 
 def _find_gradable(project: Project, query: str, *, now: datetime, hidden: Hidden) -> TrajectoryQuerySet:

@@ -164,6 +164,8 @@ class Grading(models.Model):
     claimed_at = models.DateTimeField(null=True, blank=True)
     ended_at = models.DateTimeField(null=True, blank=True)
     error = models.TextField(blank=True)
+    # Of what its back-fill took up again: the state, error and back-fill that it had, for where that one is stopped.
+    before = models.JSONField(null=True, blank=True)
 
     class Meta:
         app_label = "feedback"

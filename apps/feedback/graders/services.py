@@ -20,6 +20,7 @@ from apps.core.ids import is_id
 from apps.core.jobs import queue_task
 from apps.core.live import publish_news
 from apps.core.outward import check_url
+from apps.feedback.graders.backfilling import drop_waiting
 from apps.feedback.graders.judging import AskingSettings
 from apps.feedback.graders.kinds import Kind, find_kind, find_setting_faults, read_settings
 from apps.feedback.graders.models import (
@@ -336,7 +337,7 @@ def cancel_backfill(*, caller: Caller, backfill: Backfill) -> Backfill:
     under_way = Backfill.objects.filter(pk=backfill.pk, state__in=UNDER_WAY)
     if under_way.update(state=WorkState.CANCELLED, ended_at=timezone.now()) != 1:
         raise Conflict(f"the back-fill is {backfill.state}")
-    Grading.objects.filter(backfill=backfill, state=GradingState.WAITING).delete()
+    drop_waiting(backfill)
     _record(backfill.version.grader, caller, "grader.backfill_cancelled", version=backfill.version)
     backfill.refresh_from_db()
     return backfill

@@ -5,9 +5,9 @@ import pytest
 from apps.accounts.access import Caller
 from apps.feedback.graders import backfilling
 from apps.feedback.graders.backfilling import count_gradable, end_backfills, fill_backfill, read_progress
-from apps.feedback.graders.models import WorkState
+from apps.feedback.graders.models import Backfill, Grading, WorkState
 from apps.feedback.graders.running import is_sampled, line_up
-from apps.feedback.graders.services import start_backfill
+from apps.feedback.graders.services import cancel_backfill, start_backfill
 from apps.feedback.models import Label
 from apps.trajectories.models import Trajectory
 from tests.apps.feedback.graders.conftest import MakeTrajectory, MakeVersion, go_on, grade_all
@@ -61,6 +61,22 @@ class TestBackfill:
         fill_backfill(backfill.pk)
         go_on(version)
         assert Label.objects.count() == 1
+
+    def test_what_had_failed_or_was_skipped_stays_so_where_it_is_stopped(
+        self, caller: Caller, webhook: FakeWebhook, make_version: MakeVersion, make_trajectory: MakeTrajectory
+    ) -> None:
+        failed, skipped, _ = (make_trajectory() for _ in range(3))
+        version = make_version("webhook", settings={"url": webhook.url})
+        first = Backfill.objects.create(version=version, state=WorkState.DONE)
+        Grading.objects.create(version=version, trajectory=failed, state="failed", error="no answer", backfill=first)
+        Grading.objects.create(version=version, trajectory=skipped, state="skipped", error="nothing to grade")
+        before = list(Grading.objects.order_by("pk").values("pk", "trajectory", "state", "error", "backfill", "before"))
+        backfill = start_backfill(caller=caller, version=version)
+        fill_backfill(backfill.pk)
+        assert read_progress(backfill).n_waiting == 3
+        cancel_backfill(caller=caller, backfill=backfill)
+        after = list(Grading.objects.order_by("pk").values("pk", "trajectory", "state", "error", "backfill", "before"))
+        assert after == before
 
     def test_it_counts_beforehand_what_it_would_grade_and_keeps_to_the_sample(
         self,
