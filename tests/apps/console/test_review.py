@@ -208,6 +208,8 @@ def test_a_queue_is_made_counted_and_changed(
     by_hand = trainer_browser.post(f"{ROOT}/new", {**form, "query": "", "count": "1"}).content.decode()
     assert "filled by hand" in by_hand
     assert "It finds" not in by_hand
+    for html in (counted, by_hand):
+        assert "A search adds complete trajectories only. Open ones can be added by hand" in html
     assert not ReviewQueue.objects.exists()
     assert trainer_browser.post(f"{ROOT}/new", form).status_code == 302
     queue = ReviewQueue.objects.get()

@@ -43,6 +43,13 @@ def test_a_search_fills_a_queue_and_again_changes_nothing(make_queue: MakeQueue,
     assert queue.filled_at is not None
 
 
+def test_an_open_trajectory_is_added_by_hand(make_queue: MakeQueue, add: Add) -> None:
+    row = add(state="open", completed_at=None)
+    queue = make_queue(row, query="channel:train")
+    assert fill_queue(queue.pk) == 0
+    assert list(QueueItem.objects.values_list("trajectory", flat=True)) == [row.pk]
+
+
 def test_a_sample_is_a_sample_and_the_same_each_time() -> None:
     ids = [new_id("traj") for _ in range(2000)]
     chosen = [one for one in ids if in_sample("q", one, rate=0.1)]
