@@ -7,10 +7,11 @@ from typing import Any
 from pydantic_core import ErrorDetails
 
 _NUMBER, _WHOLE, _OBJECT = "a number is needed", "a whole number is needed", "an object in braces is needed"
+_TIME = "a date and time is needed, as in 2026-01-31T12:00:00Z"
 _LIST, _YES_OR_NO = "a list is needed", "true or false is needed"
 _WORDS: Mapping[str, str] = {
     "missing": "this is missing",
-    "extra_forbidden": "there is no setting of this name",
+    "extra_forbidden": "nothing of this name is known",
     "float_type": _NUMBER,
     "float_parsing": _NUMBER,
     "finite_number": _NUMBER,
@@ -24,6 +25,9 @@ _WORDS: Mapping[str, str] = {
     "model_type": _OBJECT,
     "list_type": _LIST,
     "tuple_type": _LIST,
+    "datetime_type": _TIME,
+    "datetime_parsing": _TIME,
+    "datetime_from_date_parsing": _TIME,
     "literal_error": "it must be {expected}",
     "enum": "it must be {expected}",
     "string_too_short": "it must have {min_length} characters or more",

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal, TypeVar
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 from pydantic_core import ErrorDetails
 
+from apps.core.fault_words import tell_fault
 from apps.trajectories.datasets.incoming import BadLine
 from apps.trajectories.datasets.strict_json import TOO_DEEP, is_too_deep
 from apps.trajectories.models import ExchangeStatus, SideCall
@@ -164,9 +165,5 @@ def read_line(shape: type[L], line: int, data: Object) -> L:
 
 
 def _say(error: ErrorDetails) -> str:
-    """Return what is wrong in words; pydantic's own tell of its validation, and of Python's kinds."""
-    if error["type"] == "dict_type":
-        return "it is an object"
-    if error["type"] == "too_short":
-        return "there must be at least {min_length}; here are {actual_length}".format(**error["ctx"])
-    return error["msg"]
+    """Return what is wrong in words; of a line's object nobody needs to hear of braces."""
+    return "it is an object" if error["type"] == "dict_type" else tell_fault(error)

@@ -1,5 +1,6 @@
 """What pydantic finds wrong, in words for people."""
 
+from datetime import datetime
 from typing import Annotated, Any, Literal
 
 import pytest
@@ -20,6 +21,7 @@ class Shape(BaseModel):
     rows: Annotated[list[int], Field(min_length=1, max_length=2)] = [1]
     data: dict[str, int] = {}
     flag: bool = False
+    at: datetime | None = None
     mode: Literal["one", "two"] = "one"
 
 
@@ -43,8 +45,9 @@ class Shape(BaseModel):
         ({"rows": 5}, "a list is needed"),
         ({"data": 5}, "an object in braces is needed"),
         ({"flag": "x"}, "true or false is needed"),
+        ({"at": "soon"}, "a date and time is needed, as in 2026-01-31T12:00:00Z"),
         ({"mode": "x"}, "it must be 'one' or 'two'"),
-        ({"odd": 1}, "there is no setting of this name"),
+        ({"odd": 1}, "nothing of this name is known"),
     ],
 )
 def test_each_fault_has_plain_words(data: dict[str, Any], words: str) -> None:
